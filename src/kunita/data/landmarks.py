@@ -1,0 +1,135 @@
+"""Landmarks: points with names and localisation covariances, and the matching of two sets."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from kunita.errors import LandmarkError
+
+
+@dataclasses.dataclass(frozen=True)
+class Landmarks:
+    """A set of points in one space.
+
+    Args:
+        points: (n, d), mm; d = 2 or 3.
+        names: n distinct, non-empty names, or None.
+        covariances: (n, d, d) localisation covariances, mm², symmetric positive definite, or None.
+    """
+
+    points: np.ndarray
+    names: tuple[str, ...] | None = None
+    covariances: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        names = None if self.names is None else tuple(str(name) for name in self.names)
+        points = np.array(self.points, dtype=float)
+        object.__setattr__(self, "points", points)
+        object.__setattr__(self, "names", names)
+        _check_points(points, names)
+        if self.covariances is not None:
+            covariances = np.array(self.covariances, dtype=float)
+            check_covariances(covariances, points.shape, "covariances", self.labels)
+            object.__setattr__(self, "covariances", covariances)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def dimension(self) -> int:
+        return self.points.shape[1]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names, or 1…n where there are none."""
+        return self.names if self.names is not None else tuple(str(i + 1) for i in range(len(self.points)))
+
+    def take(self, index: Sequence[int] | np.ndarray) -> "Landmarks":
+        """The landmarks at these rows."""
+        rows = [int(i) for i in index]
+        names = None if self.names is None else tuple(self.names[i] for i in rows)
+        return Landmarks(self.points[rows], names, None if self.covariances is None else self.covariances[rows])
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Two landmark sets row by row, how they were matched, and the names that had no partner."""
+
+    moving: Landmarks
+    fixed: Landmarks
+    pairing: str
+    unmatched: tuple[str, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.moving.labels
+
+
+def match(moving: Landmarks, fixed: Landmarks) -> Pairs:
+    """Pair two sets: by name where both have names, by order otherwise."""
+    if moving.dimension != fixed.dimension:
+        raise LandmarkError(
+            f"mixed dimensions: the moving landmarks are {moving.dimension}-D, the fixed ones {fixed.dimension}-D"
+        )
+    if moving.names is None or fixed.names is None:
+        if len(moving) != len(fixed):
+            raise LandmarkError(
+                f"unequal counts: {len(moving)} moving and {len(fixed)} fixed landmarks cannot be paired by order; "
+                "give both sets names, or remove the landmarks without a partner"
+            )
+        return Pairs(dataclasses.replace(moving, names=None), dataclasses.replace(fixed, names=None), "order", ())
+    rows = {name: i for i, name in enumerate(fixed.names)}
+    common = [name for name in moving.names if name in rows]
+    if not common:
+        raise LandmarkError(
+            f"no common names: moving has {_some(moving.names)}, fixed has {_some(fixed.names)}; "
+            "rename them, or pass names=None to pair by order"
+        )
+    kept = moving.take([i for i, name in enumerate(moving.names) if name in rows])
+    lonely = tuple(sorted(set(moving.names) ^ set(fixed.names)))
+    return Pairs(kept, fixed.take([rows[name] for name in common]), "name", lonely)
+
+
+def check_covariances(covariances: np.ndarray, shape: tuple[int, ...], what: str, labels: Sequence[str]) -> None:
+    """Refuse covariances that are not (n, d, d), symmetric and positive definite, naming the landmark."""
+    expected = (*shape, shape[1])
+    if covariances.shape != expected:
+        raise LandmarkError(f"{what}: expected shape {expected}, found {covariances.shape}")
+    for label, covariance in zip(labels, covariances, strict=True):
+        if not np.all(np.isfinite(covariance)):
+            raise LandmarkError(f"{what}: landmark {label!r} has a covariance that is not finite")
+        scale = np.abs(covariance).max()
+        if not np.allclose(covariance, covariance.T, atol=1e-9 * scale):
+            raise LandmarkError(f"{what}: landmark {label!r} has a covariance that is not symmetric")
+        smallest = np.linalg.eigvalsh(covariance)[0]
+        if not smallest > 1e-12 * scale:
+            raise LandmarkError(
+                f"{what}: landmark {label!r} has a covariance that is not positive definite "
+                f"(smallest eigenvalue {smallest:.3g} mm²)"
+            )
+
+
+def _check_points(points: np.ndarray, names: tuple[str, ...] | None) -> None:
+    if points.size == 0:
+        raise LandmarkError("no landmarks: at least one is needed")
+    if points.ndim != 2 or points.shape[1] not in (2, 3):
+        raise LandmarkError(f"points: expected an (n, 2) or (n, 3) array, found shape {points.shape}")
+    if names is not None:
+        if len(names) != len(points):
+            raise LandmarkError(f"names: expected {len(points)}, one per point, found {len(names)}")
+        if any(not name.strip() for name in names):
+            raise LandmarkError(f"names: row {[not n.strip() for n in names].index(True)} is empty; pass names=None instead")
+        twice = [name for name, count in collections.Counter(names).items() if count > 1]
+        if twice:
+            rows = [i for i, name in enumerate(names) if name == twice[0]]
+            raise LandmarkError(f"names: {twice[0]!r} is used more than once (rows {rows}); names must be unique")
+    bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
+    if bad.size:
+        label = str(bad[0] + 1) if names is None else names[bad[0]]
+        raise LandmarkError(f"landmark {label!r} (row {bad[0]}) is not finite: {points[bad[0]].tolist()}")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:3]) + (", …" if len(names) > 3 else "")

@@ -1,0 +1,1 @@
+"""The flow of the model: its mean (shooting, transport), its covariance, and its random paths."""

@@ -1,0 +1,66 @@
+"""Carry any points along a geodesic, with their flow Jacobians."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from kunita import numerics
+from kunita.flow.shooting import Phase, Trajectory, hamiltonian_field, velocities
+from kunita.kernels import AbstractKernel
+from kunita.precision import as_points, door
+
+
+class Path(eqx.Module):
+    """Points carried by a flow: their positions and flow Jacobians on the trajectory's grid of times."""
+
+    positions: Float[Array, "t m d"]
+    jacobians: Float[Array, "t m d d"]
+
+
+def propagators(path: Path) -> Float[Array, "t m d d"]:
+    """Ψ(t) = J(1) J(t)⁻¹, which carries a displacement at time t to time 1."""
+    return path.jacobians[-1] @ numerics.inverse_small(path.jacobians)
+
+
+def carry(kernel: AbstractKernel, trajectory: Trajectory, points: Float[Array, "m d"]) -> Path:
+    """ż = v(z), J̇ = Dv(z)J: passengers, i.e. landmarks of momentum zero, stepped together with the landmarks.
+
+    So a passenger that starts at a landmark follows it to the last digit.
+    """
+    m, d = points.shape
+
+    def field(state: tuple[Phase, Array, Array]) -> tuple[Phase, Array, Array]:
+        (q, p), z, jacobian = state
+        v, dv = velocities(kernel, q, p, z)
+        return hamiltonian_field(kernel, (q, p)), v, dv @ jacobian
+
+    def step(state: tuple[Array, Array], node: tuple[Array, Array, Array]) -> tuple[tuple, tuple]:
+        q, p, h = node
+        _, z, jacobian = numerics.rk4_step(field, ((q, p), *state), h)
+        return (z, jacobian), (z, jacobian)
+
+    start = (points, jnp.broadcast_to(jnp.eye(d), (m, d, d)))
+    nodes = (trajectory.positions[:-1], trajectory.momenta[:-1], jnp.diff(trajectory.times))
+    _, path = jax.lax.scan(step, start, nodes)
+    return Path(*jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path))
+
+
+carry_jit = jax.jit(carry)
+
+
+def landmark_path(trajectory: Trajectory) -> Path:
+    """The landmarks themselves as carried points."""
+    return Path(trajectory.positions, trajectory.jacobians)
+
+
+@door
+def transport(kernel: AbstractKernel, trajectory: Trajectory, points: ArrayLike) -> Path:
+    """Carry points along a trajectory; along `reverse(kernel, trajectory)` for the inverse map.
+
+    Args:
+        kernel: the kernel that the trajectory was shot with.
+        trajectory: from `shoot` or `reverse`.
+        points: (m, d), mm.
+    """
+    return carry_jit(kernel, trajectory, as_points(points, "points", trajectory.positions.shape[-1]))

@@ -1,0 +1,1 @@
+"""From observations to a fit: the objective, the alignment, the solver and the evidence."""

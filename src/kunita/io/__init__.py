@@ -1,0 +1,1 @@
+"""Files in and out; axes are flipped here and nowhere else."""

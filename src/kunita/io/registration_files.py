@@ -1,0 +1,115 @@
+"""Save and load a Registration: one HDF5 file that holds the complete record, with no pickle in it.
+
+Every object is a group that carries its class's name; every array is a dataset. Only the classes listed in `CLASSES`
+are ever built, so a file can hold numbers and names but no code.
+"""
+
+import dataclasses
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+import kunita.kernels
+from kunita import posterior, registration
+from kunita.data.landmarks import Landmarks
+from kunita.errors import FileError, Outcome
+from kunita.flow.shooting import Trajectory
+from kunita.inference import solve, trend
+
+FORMAT = "kunita registration"
+VERSION = 1
+
+CLASSES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        *kunita.kernels.FAMILIES.values(),
+        kunita.kernels.Sum,
+        Landmarks,
+        Trajectory,
+        posterior.Posterior,
+        registration.Registration,
+        solve.PathSpace,
+        solve.Progress,
+        trend.Alignment,
+        trend.Trend,
+    )
+}
+
+
+def save(reg: registration.Registration, path: str | os.PathLike, *, overwrite: bool = False) -> None:
+    """Write a registration to an HDF5 file, which appears under its name only when it is complete."""
+    target = Path(path)
+    if target.exists() and not overwrite:
+        raise FileError(f"{target}: the file exists; pass overwrite=True to replace it")
+    if not target.parent.is_dir():
+        raise FileError(f"{target}: the folder {target.parent} does not exist")
+    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    try:
+        with h5py.File(partial, "w") as file:
+            file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
+            _write(file, "registration", reg)
+        os.chmod(partial, 0o644)
+        os.replace(partial, target)
+    except BaseException:
+        os.unlink(partial)
+        raise
+
+
+def load(path: str | os.PathLike) -> registration.Registration:
+    """Read a registration that `save` wrote."""
+    if not Path(path).is_file():
+        raise FileError(f"{path}: no such file")
+    try:
+        with h5py.File(path, "r") as file:
+            found = file.attrs.get("format"), file.attrs.get("version")
+            if found != (FORMAT, VERSION):
+                raise FileError(f"{path}: expected a {FORMAT} of version {VERSION}, found {found}")
+            return _read(file["registration"])
+    except (OSError, KeyError) as error:
+        raise FileError(f"{path}: not a complete {FORMAT} file ({error})") from error
+
+
+def _write(parent: h5py.Group, name: str, value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        parent.create_dataset(name, data=value)
+    elif isinstance(value, Outcome):
+        parent.attrs[name] = value.name
+    elif isinstance(value, tuple):
+        group = parent.create_group(name)
+        group.attrs["class"], group.attrs["length"] = "tuple", len(value)
+        for i, item in enumerate(value):
+            _write(group, str(i), item)
+    elif dataclasses.is_dataclass(value):
+        group = parent.create_group(name)
+        group.attrs["class"] = type(value).__name__
+        for field in dataclasses.fields(value):
+            _write(group, field.name, getattr(value, field.name))
+    elif value is not None:
+        parent.attrs[name] = value
+
+
+def _read(group: h5py.Group) -> Any:
+    kind = group.attrs["class"]
+    if kind == "tuple":
+        return tuple(_field(group, str(i)) for i in range(group.attrs["length"]))
+    if kind not in CLASSES:
+        raise FileError(f"{group.file.filename}: unknown kind of object {kind!r} at {group.name}")
+    cls = CLASSES[kind]
+    return cls(**{field.name: _field(group, field.name) for field in dataclasses.fields(cls)})
+
+
+def _field(group: h5py.Group, name: str) -> Any:
+    if name in group:
+        item = group[name]
+        return _read(item) if isinstance(item, h5py.Group) else item[()]
+    if name not in group.attrs:
+        return None
+    value = group.attrs[name]
+    if name == "outcome":
+        return Outcome[value]
+    return value.item() if isinstance(value, np.generic) else value

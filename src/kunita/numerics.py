@@ -1,0 +1,86 @@
+"""Small numerical tools: the only Cholesky with jitter, quadrature, small inverses, Runge–Kutta."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+State = TypeVar("State")
+
+JITTER = 1e-12
+"""Relative to the mean diagonal; the smallest that lets a smooth kernel's Gram matrix be factored."""
+
+
+def cholesky(matrix: Float[Array, "n n"], jitter: float = JITTER) -> Float[Array, "n n"]:
+    """Lower Cholesky factor of a symmetric positive semidefinite matrix, jitter added: the only place where it is."""
+    shift = jitter * jnp.trace(matrix) / max(matrix.shape[0], 1)
+    return jnp.linalg.cholesky(matrix + shift * jnp.eye(matrix.shape[0]))
+
+
+def solve_lower(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+    """L⁻¹ B."""
+    return jax.scipy.linalg.solve_triangular(factor, right, lower=True)
+
+
+def solve_cholesky(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+    """(L Lᵀ)⁻¹ B."""
+    return jax.scipy.linalg.cho_solve((factor, True), right)
+
+
+def symmetric(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The symmetric part."""
+    return 0.5 * (matrix + matrix.T)
+
+
+def inverse_small(matrix: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
+    """Inverse of 2×2 or 3×3 matrices by cofactors: faster and more accurate than LU at this size."""
+    if matrix.shape[-1] == 2:
+        (a, b), (c, d) = (tuple(matrix[..., i, j] for j in range(2)) for i in range(2))
+        cofactors = jnp.stack([jnp.stack([d, -b], -1), jnp.stack([-c, a], -1)], -2)
+        return cofactors / (a * d - b * c)[..., None, None]
+    u, v, w = (matrix[..., i, :] for i in range(3))
+    vw, wu, uv = jnp.cross(v, w), jnp.cross(w, u), jnp.cross(u, v)
+    return jnp.stack([vw, wu, uv], -1) / jnp.sum(u * vw, -1)[..., None, None]
+
+
+def block_diagonal(blocks: Float[Array, "n d e"]) -> Float[Array, "nd ne"]:
+    """The matrix with these blocks on its diagonal."""
+    n, d, e = blocks.shape
+    return jnp.einsum("ij,iab->iajb", jnp.eye(n), blocks).reshape(n * d, n * e)
+
+
+def simpson_weights(times: np.ndarray) -> np.ndarray:
+    """Simpson weights, all positive, on pairs of equal steps (the pairs may differ)."""
+    weights = np.zeros(len(times))
+    half = (times[2::2] - times[:-2:2]) / 6
+    weights[:-2:2] += half
+    weights[1::2] += 4 * half
+    weights[2::2] += half
+    return weights
+
+
+def time_grid(num_steps: int, stops: np.ndarray | None = None) -> np.ndarray:
+    """About `num_steps` steps over [0, 1], in Simpson pairs of equal steps that end at every stop."""
+    ends = np.unique(np.concatenate([[0.0, 1.0], [] if stops is None else np.asarray(stops, float)]))
+    pieces = [
+        np.linspace(a, b, 2 * max(1, int(np.ceil((b - a) * num_steps / 2 - 1e-9))) + 1)[:-1]
+        for a, b in zip(ends[:-1], ends[1:], strict=True)
+    ]
+    return np.concatenate([*pieces, [1.0]])
+
+
+def rk4_step(field: Callable[[State], State], state: State, step: Float[Array, ""]) -> State:
+    """One step of the classical Runge–Kutta method for ẏ = field(y), of order 4."""
+
+    def shifted(h: Float[Array, ""], slope: State) -> State:
+        return jax.tree.map(lambda y, k: y + h * k, state, slope)
+
+    k1 = field(state)
+    k2 = field(shifted(step / 2, k1))
+    k3 = field(shifted(step / 2, k2))
+    k4 = field(shifted(step, k3))
+    mean = jax.tree.map(lambda a, b, c, d: (a + 2 * b + 2 * c + d) / 6, k1, k2, k3, k4)
+    return shifted(step, mean)

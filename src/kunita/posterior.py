@@ -1,0 +1,301 @@
+"""The posterior over deformations: where any point goes, and how sure that is."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Key
+
+from kunita import numerics
+from kunita.errors import ArgumentError, InverseError, LandmarkError
+from kunita.flow import covariance, shooting, simulate, transport
+from kunita.flow.transport import Path
+from kunita.gaussians import GaussianPoints
+from kunita.inference import solve
+from kunita.inference.trend import Alignment, Trend
+from kunita.kernels import AbstractKernel
+from kunita.precision import as_points, door
+
+MODELS = ("endpoint", "pathwise", "small")
+
+CHUNK = 1024
+"""Points evaluated at a time."""
+
+
+class LeaveOneOut(eqx.Module):
+    """Each fixed landmark as predicted from all the others, with its error (mm) and squared standardised error."""
+
+    mean: Float[Array | np.ndarray, "n d"]
+    covariance: Float[Array | np.ndarray, "n d d"]
+    error: Float[Array | np.ndarray, " n"]
+    chi2: Float[Array | np.ndarray, " n"]
+
+
+class Posterior(eqx.Module):
+    """A Gaussian process over deformations, conditioned on landmarks; maps moving points to fixed space.
+
+    Mean: m(z) = φ₁(z̃) + Λ(z, X)c, with z̃ the aligned point. For `endpoint` and `pathwise` φ₁ is the fitted flow
+    and c = 0 (or, where the fit stopped early, the remaining Gauss–Newton correction λ_new − λ). For `small` φ₁ is the
+    identity and c = λ: ordinary Gaussian-process regression of the displacement.
+
+    Covariance: Λ_post(z, w) = conditioned(z, w) + G_z A⁻¹ G_wᵀ, the second term from the uncertain alignment,
+    G_z = J_z h(z̃) − Λ(z, X)S⁻¹H. What is conditioned, and when, is the model: see `conditioned`.
+    """
+
+    model: str = eqx.field(static=True)
+    kernel: AbstractKernel
+    trend: Trend
+    alignment: Alignment
+    origin: Float[Array | np.ndarray, " d"]
+    trajectory: shooting.Trajectory
+    weights: Float[Array | np.ndarray, " t"]
+    targets: Float[Array | np.ndarray, "n d"]
+    noise: Float[Array | np.ndarray, "n d d"]
+    linear: solve.PathSpace
+    dual: Float[Array | np.ndarray, "n d"]
+    correction: Float[Array | np.ndarray, "n d"]
+
+    @door
+    def predict(self, points: ArrayLike) -> GaussianPoints:
+        """Where moving points go in fixed space, (m, d), and the covariance of each."""
+        return GaussianPoints(*in_chunks(_predict, self, self._check(points)))
+
+    @door
+    def inverse(self, points: ArrayLike) -> GaussianPoints:
+        """Where fixed points come from in moving space: the same map backwards, covariance (JA₀)⁻¹Λ(JA₀)⁻ᵀ (first order)."""
+        y = self._check(points)
+        x = in_chunks(_invert_small if self.model == "small" else _invert_flow, self, y)
+        if self.model == "small":
+            self._check_inverse(y, x)
+        jacobian = in_chunks(_jacobian, self, x)
+        _, cov = in_chunks(_predict, self, x)
+        back = numerics.inverse_small(jacobian)
+        return GaussianPoints(x, jnp.einsum("mab,mbc,mdc->mad", back, cov, back))
+
+    @door
+    def covariance(self, x: ArrayLike, y: ArrayLike) -> np.ndarray:
+        """Posterior covariance between two sets of moving points as they arrive in fixed space, (m, d, k, d)."""
+        return _covariance(self, self._check(x), self._check(y))
+
+    @door
+    def jacobian(self, points: ArrayLike) -> np.ndarray:
+        """Jacobian of the whole mean map (alignment and flow) at moving points, (m, d, d)."""
+        return in_chunks(_jacobian, self, self._check(points))
+
+    @door
+    def sample(self, points: ArrayLike, num_samples: int, key: int | Key[Array, ""] = 0) -> np.ndarray:
+        """Joint Gaussian draws of where moving points go, (s, m, d).
+
+        The draws of a set of points are consistent with each other, but a Gaussian draw is not a diffeomorphism: of a
+        dense set of points it may fold.
+        """
+        if int(num_samples) != num_samples or num_samples < 1:
+            raise ArgumentError(f"num_samples: expected a positive integer, found {num_samples!r}")
+        z = self._check(points)
+        mean, _ = in_chunks(_predict, self, z)
+        root = numerics.cholesky(numerics.symmetric(_covariance(self, z, z).reshape(mean.size, mean.size)), 1e-10)
+        draws = jax.random.normal(simulate.as_key(key), (int(num_samples), mean.size))
+        return mean + (draws @ root.T).reshape(-1, *mean.shape)
+
+    @door
+    def leave_one_out(self) -> LeaveOneOut:
+        """Every landmark predicted from the others, without refitting.
+
+        With P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and λ of the joint fit, the prediction without landmark i misses it by Pᵢᵢ⁻¹λᵢ and
+        has covariance Pᵢᵢ⁻¹, noise included: exact for a linear model, first order around the fit otherwise.
+        """
+        n, d = self.targets.shape
+        precision = _precision_blocks(self.linear, n, d)
+        if not np.all(np.linalg.cond(np.asarray(precision)) < 1e12):
+            raise LandmarkError(f"leave-one-out: {n} landmarks are too few to fit this alignment without one of them")
+        cov = numerics.inverse_small(precision)
+        miss = jnp.einsum("iab,ib->ia", cov, self.dual)
+        mean = self.targets + self.origin - miss
+        return LeaveOneOut(mean, cov, jnp.linalg.norm(miss, axis=1), jnp.sum(miss * self.dual, axis=1))
+
+    def _check(self, points: ArrayLike) -> Float[Array, "m d"]:
+        return as_points(points, "points", self.targets.shape[1])
+
+    def _check_inverse(self, y: Float[Array, "m d"], x: Float[Array, "m d"]) -> None:
+        back = in_chunks(_mean, self, x)
+        lost = np.flatnonzero(~(np.abs(np.asarray(back - y)).max(axis=1) < 1e-6 * float(self.trend.scale)))
+        if lost.size:
+            raise InverseError(
+                f"{lost.size} of {len(y)} points (the first is row {lost[0]}) have no pre-image that could be found: the "
+                "small-deformation map folds; use model='endpoint'"
+            )
+
+
+def posterior_from_fit(fit: solve.Fit, origin: np.ndarray, model: str) -> Posterior:
+    """Linearise around the fitted flow and condition on the landmarks."""
+    trajectory = fit.trajectory
+    weights = solve.simpson(trajectory.times) if trajectory.num_steps else jnp.ones(1)
+    linear = solve.path_space_jit(fit.kernel, trajectory, weights, fit.noise, fit.trend)
+    final = trajectory.momenta[-1]
+    gap = fit.targets - trajectory.positions[-1] - jnp.einsum("iab,ib->ia", fit.noise, final)
+    pull = jnp.einsum("iab,ia->b", fit.trend.basis(trajectory.positions[0]), trajectory.momenta[0])
+    change = linear.dual_change(gap, pull)[1]
+    correction = change if model == "small" or not fit.converged else jnp.zeros_like(change)
+    return Posterior(
+        model, fit.kernel, fit.trend, fit.alignment, origin, trajectory, weights, fit.targets, fit.noise,
+        linear, final + change, correction,
+    )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------- the formulas, on aligned points
+
+
+def conditioned(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d"]:
+    """The covariance given the landmarks, alignment known.
+
+    *endpoint*, *small*: condition once, on what was observed: Λ(x, y) − Λ(x, X)S⁻¹Λ(X, y), S = Λ_XX + D.
+
+    *pathwise*, the reading that agrees with the paper's `fig:synth`: condition the velocity at every instant,
+    Σ_t(x, y) = k(x, y)I − k(x, Q)(K_QQ + D_t)⁻¹k(Q, y), with the noise carried back, D_t = Ψ(t)⁻¹DΨ(t)⁻ᵀ; then
+    Λ_post = ∫ Ψ_x Σ_t Ψ_yᵀ dt.
+    """
+    if posterior.model == "pathwise":
+        return _conditioned_pathwise(posterior, x, y)
+    m, k, d = x.positions.shape[1], y.positions.shape[1], x.positions.shape[2]
+    kernel, weights, landmarks = posterior.kernel, posterior.weights, transport.landmark_path(posterior.trajectory)
+    half_x = numerics.solve_lower(posterior.linear.factor, _cross(posterior, x, landmarks).T)
+    half_y = numerics.solve_lower(posterior.linear.factor, _cross(posterior, y, landmarks).T)
+    return covariance.flow_covariance(kernel, weights, x, y) - (half_x.T @ half_y).reshape(m, d, k, d)
+
+
+def _conditioned_pathwise(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d"]:
+    kernel, landmarks = posterior.kernel, transport.landmark_path(posterior.trajectory)
+    m, k, d = x.positions.shape[1], y.positions.shape[1], x.positions.shape[2]
+    eye = jnp.eye(d)
+
+    def add(total: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
+        w, xt, psi_x, yt, psi_y, qt, psi_q = node
+        back = numerics.inverse_small(psi_q)
+        noise = jnp.einsum("iab,ibc,idc->iad", back, posterior.noise, back)
+        factor = numerics.cholesky(jnp.kron(kernel.gram(qt, qt), eye) + numerics.block_diagonal(noise), 0.0)
+        half_x = numerics.solve_lower(factor, jnp.kron(kernel.gram(qt, xt), eye))
+        half_y = numerics.solve_lower(factor, jnp.kron(kernel.gram(qt, yt), eye))
+        sigma = (jnp.kron(kernel.gram(xt, yt), eye) - half_x.T @ half_y).reshape(m, d, k, d)
+        return total + w * jnp.einsum("iab,ibjc,jdc->iajd", psi_x, sigma, psi_y), None
+
+    psi_x, psi_y, psi_q = (transport.propagators(path) for path in (x, y, landmarks))
+    nodes = (posterior.weights, x.positions, psi_x, y.positions, psi_y, landmarks.positions, psi_q)
+    return jax.lax.scan(add, jnp.zeros((m, d, k, d)), nodes)[0]
+
+
+def trend_loading(posterior: Posterior, x: Path) -> Float[Array, "m d b"]:
+    """G_x = J_x h(x̃) − Λ(x, X)S⁻¹H: how the uncertain alignment moves a point, the landmarks held."""
+    basis = x.jacobians[-1] @ posterior.trend.basis(x.positions[0])
+    cross = _cross(posterior, x, transport.landmark_path(posterior.trajectory))
+    return basis - (cross @ posterior.linear.solved_design).reshape(basis.shape)
+
+
+def _cross(posterior: Posterior, x: Path, landmarks: Path) -> Float[Array, "md nd"]:
+    """Λ(x, X) as a matrix."""
+    block = covariance.flow_covariance(posterior.kernel, posterior.weights, x, landmarks)
+    return block.reshape(block.shape[0] * block.shape[1], -1)
+
+
+def _path(posterior: Posterior, points: Float[Array, "m d"]) -> Path:
+    aligned = posterior.alignment(points)
+    return transport.carry(posterior.kernel, posterior.trajectory, aligned)
+
+
+def _arrival(posterior: Posterior, x: Path) -> Float[Array, "m d"]:
+    """The mean map: φ₁ + Λ(x, X)c, back in the fixed frame."""
+    moved = _cross(posterior, x, transport.landmark_path(posterior.trajectory)) @ posterior.correction.ravel()
+    return x.positions[-1] + moved.reshape(x.positions[-1].shape) + posterior.origin
+
+
+@jax.jit
+def _mean(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
+    return _arrival(posterior, _path(posterior, points))
+
+
+@jax.jit
+def _predict(
+    posterior: Posterior, points: Float[Array, "m d"]
+) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
+    """Mean and covariance of each point, one at a time in the covariance."""
+    path = _path(posterior, points)
+
+    def variance(positions: Float[Array, "t d"], jacobians: Float[Array, "t d d"]) -> Float[Array, "d d"]:
+        one = Path(positions[:, None], jacobians[:, None])
+        return conditioned(posterior, one, one)[0, :, 0]
+
+    if posterior.model == "pathwise":
+        cov = jax.lax.map(lambda one: variance(*one), (path.positions.swapaxes(0, 1), path.jacobians.swapaxes(0, 1)))
+    else:
+        cross = _cross(posterior, path, transport.landmark_path(posterior.trajectory))
+        half = numerics.solve_lower(posterior.linear.factor, cross.T).reshape(-1, *points.shape)
+        prior = covariance.flow_variance(posterior.kernel, posterior.weights, path)
+        cov = prior - jnp.einsum("kma,kmb->mab", half, half)
+    loading = trend_loading(posterior, path)
+    swing = jax.vmap(lambda g: numerics.solve_lower(posterior.linear.trend_factor, g.T))(loading)
+    return _arrival(posterior, path), cov + jnp.einsum("mka,mkb->mab", swing, swing)
+
+
+@jax.jit
+def _covariance(
+    posterior: Posterior, x: Float[Array, "m d"], y: Float[Array, "k d"]
+) -> Float[Array, "m d k d"]:
+    path_x, path_y = _path(posterior, x), _path(posterior, y)
+    swing_x, swing_y = (
+        jax.vmap(lambda g: numerics.solve_lower(posterior.linear.trend_factor, g.T))(trend_loading(posterior, path))
+        for path in (path_x, path_y)
+    )
+    return conditioned(posterior, path_x, path_y) + jnp.einsum("mka,nkb->manb", swing_x, swing_y)
+
+
+@jax.jit
+def _jacobian(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d d"]:
+    if posterior.model == "small":
+        return jax.vmap(jax.jacfwd(lambda z: _mean(posterior, z[None])[0]))(points)
+    return _path(posterior, points).jacobians[-1] @ posterior.alignment.matrix
+
+
+@jax.jit
+def _invert_flow(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
+    """Carry the points back along the flow, then undo the alignment."""
+    backwards = shooting.backwards(posterior.kernel, posterior.trajectory)
+    start = transport.carry(posterior.kernel, backwards, points - posterior.origin).positions[-1]
+    return posterior.alignment.inverse(start)
+
+
+@jax.jit
+def _invert_small(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
+    """Newton's method on m(x) = y from the undone alignment; where the map folds it may find nothing."""
+
+    def newton(x: Float[Array, "m d"], _: None) -> tuple[Float[Array, "m d"], None]:
+        miss = _mean(posterior, x) - points
+        return x - jnp.linalg.solve(_jacobian(posterior, x), miss[..., None])[..., 0], None
+
+    start = posterior.alignment.inverse(points - posterior.origin)
+    return jax.lax.scan(newton, start, None, length=30)[0]
+
+
+@jax.jit
+def _precision(linear: solve.PathSpace) -> Float[Array, "nd nd"]:
+    """P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹."""
+    half = numerics.solve_lower(linear.factor, jnp.eye(len(linear.factor)))
+    swing = numerics.solve_lower(linear.trend_factor, linear.solved_design.T)
+    return half.T @ half - swing.T @ swing
+
+
+def _precision_blocks(linear: solve.PathSpace, n: int, d: int) -> Float[Array, "n d d"]:
+    return jnp.einsum("iaib->iab", _precision(linear).reshape(n, d, n, d))
+
+
+def in_chunks(
+    function: Callable[[Posterior, Array], Array | tuple[Array, ...]], posterior: Posterior, points: Float[Array, "m d"]
+) -> Array | tuple[Array, ...]:
+    """Apply a function point-wise in chunks of fixed sizes (powers of two), so that it compiles a few times at most."""
+    pieces = []
+    for start in range(0, max(len(points), 1), CHUNK):
+        chunk = points[start : start + CHUNK]
+        size = min(CHUNK, max(8, 1 << (len(chunk) - 1).bit_length())) if len(chunk) else 8
+        padded = jnp.concatenate([chunk, jnp.broadcast_to(posterior.alignment.center, (size - len(chunk), chunk.shape[1]))])
+        pieces.append(jax.tree.map(lambda part, n=len(chunk): part[:n], function(posterior, padded)))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces)

@@ -1,0 +1,43 @@
+"""The doors between the caller and JAX: 64-bit inside, NumPy outside, no global setting touched."""
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from kunita.errors import ArgumentError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def to_numpy(tree: R) -> R:
+    """The same tree with NumPy arrays in place of JAX arrays."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def door(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a public function in double precision and hand its result back as NumPy."""
+
+    @functools.wraps(function)
+    def in_double_precision(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.enable_x64(True):
+            return to_numpy(function(*args, **kwargs))
+
+    return in_double_precision
+
+
+def as_points(points: ArrayLike, name: str, dimension: int | None = None) -> Float[Array, "n d"]:
+    """Check a set of points at the border: (n, d) with d = 2 or 3, every number finite."""
+    array = np.asarray(points, dtype=float)
+    expected = "2 or 3" if dimension is None else str(dimension)
+    if array.ndim != 2 or array.shape[1] not in ((2, 3) if dimension is None else (dimension,)):
+        raise ArgumentError(f"{name}: expected an (n, d) array with d = {expected}, found shape {array.shape}")
+    bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+    if bad.size:
+        raise ArgumentError(f"{name}: row {bad[0]} is not finite: {array[bad[0]].tolist()}")
+    return jnp.asarray(array)
