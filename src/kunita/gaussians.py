@@ -4,18 +4,19 @@ import functools
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy.interpolate import RectBivariateSpline
 from scipy.special import erf
 
 from kunita.errors import ArgumentError
+from kunita.precision import Array
 
 
 class GaussianPoints(eqx.Module):
     """Points known up to a Gaussian error: a mean and a covariance each, as NumPy arrays."""
 
-    mean: Float[Array | np.ndarray, "m d"]
-    covariance: Float[Array | np.ndarray, "m d d"]
+    mean: Float[Array, "m d"]
+    covariance: Float[Array, "m d d"]
 
     @property
     def frobenius(self) -> np.ndarray:
@@ -34,7 +35,7 @@ class GaussianPoints(eqx.Module):
 
 
 def ball_radius(covariances: np.ndarray, level: float) -> np.ndarray:
-    """r with P(|e| ≤ r) = level for e ~ N(0, Λ): the ball around the mean, not the longest half-axis of an ellipsoid.
+    """R with P(|e| ≤ r) = level for e ~ N(0, Λ): the ball around the mean, not the longest half-axis of an ellipsoid.
 
     Depends on the ratios of the standard deviations along the principal axes only: tabulated once per level, to a
     relative error of about 1e-4.
@@ -62,10 +63,10 @@ def _radius_table(level: float) -> RectBivariateSpline:
 
 
 def _ball_probability(q: np.ndarray, t2: np.ndarray, t3: np.ndarray) -> np.ndarray:
-    """P(z₁² + t₂²z₂² + t₃²z₃² ≤ q²): z₁ in closed form, z₂ and z₃ by Gauss–Legendre in the angle (smooth at the rim)."""
+    """P(z₁² + t₂²z₂² + t₃²z₃² ≤ q²): z₁ in closed form, z₂ and z₃ by Gauss–Legendre in the angle."""
     nodes, weights = np.polynomial.legendre.leggauss(32)
     sine, cosine = np.sin(np.pi / 2 * nodes), np.pi / 2 * np.cos(np.pi / 2 * nodes)
-    normal = lambda z: np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)  # noqa: E731
+    normal = lambda z: np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     q, t2, t3 = q[..., None, None], t2[..., None, None], t3[..., None, None]
     reach2 = np.minimum(q / np.maximum(t2, 1e-12), 8.0)
     z2 = reach2 * sine[:, None]

@@ -11,12 +11,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy.special import gammaln
 
 from kunita.errors import ArgumentError
+from kunita.precision import Array, Scalar
 
-Scalar = float | Float[Array, ""]
 Vector = Float[Array, " d"]
 
 
@@ -28,7 +28,7 @@ class AbstractKernel(eqx.Module):
 
     @abc.abstractmethod
     def value(self, s: Float[Array, "*p"]) -> Float[Array, "*p"]:
-        """k as a function of s (mm²)."""
+        """K as a function of s (mm²)."""
 
     @abc.abstractmethod
     def slope(self, s: Float[Array, "*p"]) -> Float[Array, "*p"]:
@@ -42,12 +42,12 @@ class AbstractKernel(eqx.Module):
     def scale_mixture(self) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
         """Weights w and variances v with k = Σ w exp(−s / 2v): a positive mixture of Gaussians."""
 
-    def __call__(self, x: Vector, y: Vector) -> Float[Array, ""]:
+    def __call__(self, x: Vector, y: Vector) -> Scalar:
         """k(x, y)."""
         return self.value(jnp.sum((x - y) ** 2))
 
     @property
-    def variance(self) -> Float[Array, ""]:
+    def variance(self) -> Scalar:
         """k(x, x) = a², mm²."""
         return self.value(jnp.zeros(()))
 
@@ -140,12 +140,12 @@ class AbstractProfile(AbstractKernel):
     # differentiating through u = √z would give NaN at 0, and the usual double-where a wrong Hessian.
 
     def _value(self, z: Float[Array, "*p"]) -> Float[Array, "*p"]:
-        value = jax.custom_jvp(lambda z: self.profile(jnp.sqrt(z)))
+        value = jax.custom_jvp(lambda z: self.profile(_safe_sqrt(z)))
         value.defjvp(lambda at, along: (value(at[0]), 0.5 * self._slope(at[0]) * along[0]))
         return value(z)
 
     def _slope(self, z: Float[Array, "*p"]) -> Float[Array, "*p"]:
-        slope = jax.custom_jvp(lambda z: self.profile_slope(jnp.sqrt(z)))
+        slope = jax.custom_jvp(lambda z: self.profile_slope(_safe_sqrt(z)))
         slope.defjvp(lambda at, along: (slope(at[0]), 0.5 * self._bend(at[0]) * along[0]))
         return slope(z)
 
@@ -160,10 +160,15 @@ class AbstractProfile(AbstractKernel):
         return jnp.where(apart, (self.profile_curvature(u) - self.profile_slope(u)) / u**2, 0.0)
 
 
+def _safe_sqrt(z: Float[Array, "*p"]) -> Float[Array, "*p"]:
+    """√z whose derivative at 0 is 0: there it only ever meets coincident points, which do not move apart."""
+    return jnp.where(z > 0, jnp.sqrt(jnp.where(z > 0, z, 1.0)), 0.0)
+
+
 def check_positive(name: str, number: Scalar) -> None:
     """Refuse a parameter that is not a positive finite number."""
     if np.ndim(number) != 0 or not (np.isfinite(number) and number > 0):
-        raise ArgumentError(f"{name}: expected a positive finite number (mm), found {number!r}")
+        raise ArgumentError(f"{name}: expected a positive finite number, found {number!r}")
 
 
 class Gaussian(AbstractProfile):
@@ -256,6 +261,9 @@ class RationalQuadratic(AbstractProfile):
     length_scale: Scalar
     amplitude: Scalar
     alpha: float = eqx.field(static=True, default=1.0)
+
+    def __check_init__(self) -> None:
+        check_positive("alpha", self.alpha)
 
     def profile(self, u: Float[Array, "*p"]) -> Float[Array, "*p"]:
         return self._base(u) ** -self.alpha

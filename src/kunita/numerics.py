@@ -1,12 +1,15 @@
 """Small numerical tools: the only Cholesky with jitter, quadrature, small inverses, Runge–Kutta."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
+
+from kunita.precision import Array, Scalar
 
 State = TypeVar("State")
 
@@ -20,14 +23,20 @@ def cholesky(matrix: Float[Array, "n n"], jitter: float = JITTER) -> Float[Array
     return jnp.linalg.cholesky(matrix + shift * jnp.eye(matrix.shape[0]))
 
 
-def solve_lower(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+def solve_lower(factor: Float[Array, "n n"], right: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
     """L⁻¹ B."""
     return jax.scipy.linalg.solve_triangular(factor, right, lower=True)
 
 
-def solve_cholesky(factor: Float[Array, "n n"], right: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+def solve_cholesky(factor: Float[Array, "n n"], right: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
     """(L Lᵀ)⁻¹ B."""
     return jax.scipy.linalg.cho_solve((factor, True), right)
+
+
+def symmetric_root(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+    """U and √w with matrix = U diag(w) Uᵀ; eigenvalues below the jitter, which are rounding, are raised to it."""
+    eigenvalues, vectors = jnp.linalg.eigh(matrix)
+    return vectors, jnp.sqrt(jnp.maximum(eigenvalues, JITTER * eigenvalues[-1]))
 
 
 def symmetric(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -46,6 +55,19 @@ def inverse_small(matrix: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
     return jnp.stack([vw, wu, uv], -1) / jnp.sum(u * vw, -1)[..., None, None]
 
 
+def exponential(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    """Matrix exponential of a small matrix by a Taylor series with fixed scaling and squaring.
+
+    To rounding for norms up to about 8; unlike the library's, it has derivatives of every order at zero.
+    """
+    scaled, total = matrix / 2**6, jnp.eye(matrix.shape[0])
+    for k in range(12, 0, -1):
+        total = jnp.eye(matrix.shape[0]) + scaled @ total / k
+    for _ in range(6):
+        total = total @ total
+    return total
+
+
 def block_diagonal(blocks: Float[Array, "n d e"]) -> Float[Array, "nd ne"]:
     """The matrix with these blocks on its diagonal."""
     n, d, e = blocks.shape
@@ -62,20 +84,20 @@ def simpson_weights(times: np.ndarray) -> np.ndarray:
     return weights
 
 
-def time_grid(num_steps: int, stops: np.ndarray | None = None) -> np.ndarray:
+def time_grid(num_steps: int, stops: Sequence[float] | np.ndarray = ()) -> np.ndarray:
     """About `num_steps` steps over [0, 1], in Simpson pairs of equal steps that end at every stop."""
-    ends = np.unique(np.concatenate([[0.0, 1.0], [] if stops is None else np.asarray(stops, float)]))
+    ends = np.unique(np.concatenate([[0.0, 1.0], np.asarray(stops, float)]))
     pieces = [
         np.linspace(a, b, 2 * max(1, int(np.ceil((b - a) * num_steps / 2 - 1e-9))) + 1)[:-1]
-        for a, b in zip(ends[:-1], ends[1:], strict=True)
+        for a, b in itertools.pairwise(ends)
     ]
     return np.concatenate([*pieces, [1.0]])
 
 
-def rk4_step(field: Callable[[State], State], state: State, step: Float[Array, ""]) -> State:
+def rk4_step(field: Callable[[State], State], state: State, step: Scalar) -> State:
     """One step of the classical Runge–Kutta method for ẏ = field(y), of order 4."""
 
-    def shifted(h: Float[Array, ""], slope: State) -> State:
+    def shifted(h: Scalar, slope: State) -> State:
         return jax.tree.map(lambda y, k: y + h * k, state, slope)
 
     k1 = field(state)

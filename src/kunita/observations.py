@@ -2,7 +2,9 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
+
+from kunita.precision import Array
 
 
 class LandmarkObservations(eqx.Module):
@@ -20,11 +22,6 @@ class LandmarkObservations(eqx.Module):
     def noise(self, jacobians: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
         """Dᵢ = C_f,i + Jᵢ C_m,i Jᵢᵀ, with J the Jacobian of the whole map (flow and alignment) at the landmark."""
         return self.fixed_noise + jnp.einsum("iab,ibc,idc->iad", jacobians, self.moving_noise, jacobians)
-
-
-def residual(targets: Float[Array, "n d"], arrived: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """F − φ₁(X): what the flow leaves unexplained."""
-    return targets - arrived
 
 
 def mahalanobis(vectors: Float[Array, "n d"], covariances: Float[Array, "n d d"]) -> Float[Array, " n"]:

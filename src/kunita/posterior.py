@@ -1,12 +1,13 @@
 """The posterior over deformations: where any point goes, and how sure that is."""
 
+import operator
 from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Key
+from jaxtyping import Float, Key
 
 from kunita import numerics
 from kunita.errors import ArgumentError, InverseError, LandmarkError
@@ -16,7 +17,7 @@ from kunita.gaussians import GaussianPoints
 from kunita.inference import solve
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
-from kunita.precision import as_points, door
+from kunita.precision import Array, ArrayLike, as_points, door
 
 MODELS = ("endpoint", "pathwise", "small")
 
@@ -27,35 +28,38 @@ CHUNK = 1024
 class LeaveOneOut(eqx.Module):
     """Each fixed landmark as predicted from all the others, with its error (mm) and squared standardised error."""
 
-    mean: Float[Array | np.ndarray, "n d"]
-    covariance: Float[Array | np.ndarray, "n d d"]
-    error: Float[Array | np.ndarray, " n"]
-    chi2: Float[Array | np.ndarray, " n"]
+    mean: Float[Array, "n d"]
+    covariance: Float[Array, "n d d"]
+    error: Float[Array, " n"]
+    chi2: Float[Array, " n"]
 
 
 class Posterior(eqx.Module):
     """A Gaussian process over deformations, conditioned on landmarks; maps moving points to fixed space.
 
-    Mean: m(z) = φ₁(z̃) + Λ(z, X)c, with z̃ the aligned point. For `endpoint` and `pathwise` φ₁ is the fitted flow
-    and c = 0 (or, where the fit stopped early, the remaining Gauss–Newton correction λ_new − λ). For `small` φ₁ is the
-    identity and c = λ: ordinary Gaussian-process regression of the displacement.
+    Mean: m(z) = φ₁(z̃) + J_z h(z̃)β̂ + Λ(z, X)c, with z̃ the aligned point. For `endpoint` and `pathwise` φ₁ is the
+    fitted flow and β̂ = 0, c = 0 (or, where the fit stopped early, the remaining Gauss–Newton step, c = λ_new − λ). For
+    `small` φ₁ is the identity and c = λ: ordinary Gaussian-process regression of the displacement.
 
     Covariance: Λ_post(z, w) = conditioned(z, w) + G_z A⁻¹ G_wᵀ, the second term from the uncertain alignment,
-    G_z = J_z h(z̃) − Λ(z, X)S⁻¹H. What is conditioned, and when, is the model: see `conditioned`.
+    G_z = J_z h(z̃) − Λ(z, X)S⁻¹H. What is conditioned, and when, is the model: see `conditioned`. (`pathwise` takes the
+    alignment's part, leave-one-out and the evidence from the endpoint's S and Λ.)
     """
 
     model: str = eqx.field(static=True)
+    corrected: bool = eqx.field(static=True)
     kernel: AbstractKernel
     trend: Trend
     alignment: Alignment
-    origin: Float[Array | np.ndarray, " d"]
+    origin: Float[Array, " d"]
     trajectory: shooting.Trajectory
-    weights: Float[Array | np.ndarray, " t"]
-    targets: Float[Array | np.ndarray, "n d"]
-    noise: Float[Array | np.ndarray, "n d d"]
+    weights: Float[Array, " t"]
+    targets: Float[Array, "n d"]
+    noise: Float[Array, "n d d"]
     linear: solve.PathSpace
-    dual: Float[Array | np.ndarray, "n d"]
-    correction: Float[Array | np.ndarray, "n d"]
+    dual: Float[Array, "n d"]
+    correction: Float[Array, "n d"]
+    shift: Float[Array, " b"]
 
     @door
     def predict(self, points: ArrayLike) -> GaussianPoints:
@@ -64,10 +68,13 @@ class Posterior(eqx.Module):
 
     @door
     def inverse(self, points: ArrayLike) -> GaussianPoints:
-        """Where fixed points come from in moving space: the same map backwards, covariance (JA₀)⁻¹Λ(JA₀)⁻ᵀ (first order)."""
+        """Where fixed points come from in moving space: the same map backwards.
+
+        The covariance is (JA₀)⁻¹Λ(JA₀)⁻ᵀ, to first order.
+        """
         y = self._check(points)
-        x = in_chunks(_invert_small if self.model == "small" else _invert_flow, self, y)
-        if self.model == "small":
+        x = in_chunks(_invert, self, y)
+        if self.corrected:
             self._check_inverse(y, x)
         jacobian = in_chunks(_jacobian, self, x)
         _, cov = in_chunks(_predict, self, x)
@@ -75,17 +82,17 @@ class Posterior(eqx.Module):
         return GaussianPoints(x, jnp.einsum("mab,mbc,mdc->mad", back, cov, back))
 
     @door
-    def covariance(self, x: ArrayLike, y: ArrayLike) -> np.ndarray:
+    def covariance(self, x: ArrayLike, y: ArrayLike) -> Float[Array, "m d k d"]:
         """Posterior covariance between two sets of moving points as they arrive in fixed space, (m, d, k, d)."""
         return _covariance(self, self._check(x), self._check(y))
 
     @door
-    def jacobian(self, points: ArrayLike) -> np.ndarray:
+    def jacobian(self, points: ArrayLike) -> Float[Array, "m d d"]:
         """Jacobian of the whole mean map (alignment and flow) at moving points, (m, d, d)."""
         return in_chunks(_jacobian, self, self._check(points))
 
     @door
-    def sample(self, points: ArrayLike, num_samples: int, key: int | Key[Array, ""] = 0) -> np.ndarray:
+    def sample(self, points: ArrayLike, num_samples: int, key: int | Key[jax.Array, ""] = 0) -> Float[Array, "s m d"]:
         """Joint Gaussian draws of where moving points go, (s, m, d).
 
         The draws of a set of points are consistent with each other, but a Gaussian draw is not a diffeomorphism: of a
@@ -104,7 +111,8 @@ class Posterior(eqx.Module):
         """Every landmark predicted from the others, without refitting.
 
         With P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and λ of the joint fit, the prediction without landmark i misses it by Pᵢᵢ⁻¹λᵢ and
-        has covariance Pᵢᵢ⁻¹, noise included: exact for a linear model, first order around the fit otherwise.
+        has covariance Pᵢᵢ⁻¹, noise included: exact for a linear model, first order around the fit otherwise. One row per
+        landmark that was used (not left out by infinite noise).
         """
         n, d = self.targets.shape
         precision = _precision_blocks(self.linear, n, d)
@@ -123,28 +131,42 @@ class Posterior(eqx.Module):
         lost = np.flatnonzero(~(np.abs(np.asarray(back - y)).max(axis=1) < 1e-6 * float(self.trend.scale)))
         if lost.size:
             raise InverseError(
-                f"{lost.size} of {len(y)} points (the first is row {lost[0]}) have no pre-image that could be found: the "
-                "small-deformation map folds; use model='endpoint'"
+                f"{lost.size} of {len(y)} points (the first is row {lost[0]}) have no pre-image that could be found: "
+                "the corrected or small-deformation map folds; use model='endpoint' and let it converge"
             )
 
 
 def posterior_from_fit(fit: solve.Fit, origin: np.ndarray, model: str) -> Posterior:
     """Linearise around the fitted flow and condition on the landmarks."""
     trajectory = fit.trajectory
-    weights = solve.simpson(trajectory.times) if trajectory.num_steps else jnp.ones(1)
+    weights = numerics.simpson_weights(np.asarray(trajectory.times)) if trajectory.num_steps else np.ones(1)
     linear = solve.path_space_jit(fit.kernel, trajectory, weights, fit.noise, fit.trend)
-    final = trajectory.momenta[-1]
-    gap = fit.targets - trajectory.positions[-1] - jnp.einsum("iab,ib->ia", fit.noise, final)
-    pull = jnp.einsum("iab,ia->b", fit.trend.basis(trajectory.positions[0]), trajectory.momenta[0])
-    change = linear.dual_change(gap, pull)[1]
-    correction = change if model == "small" or not fit.converged else jnp.zeros_like(change)
+    dual, correction, shift = _remaining(linear, fit.trend, trajectory, fit.targets, fit.noise)
+    corrected = model == "small" or not fit.converged
+    keep = 1.0 if corrected else 0.0
     return Posterior(
-        model, fit.kernel, fit.trend, fit.alignment, origin, trajectory, weights, fit.targets, fit.noise,
-        linear, final + change, correction,
+        model, corrected, fit.kernel, fit.trend, fit.alignment, origin, trajectory, weights, fit.targets, fit.noise,
+        linear, dual, keep * correction, keep * shift,
     )  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------- the formulas, on aligned points
+@jax.jit
+def _remaining(
+    linear: solve.PathSpace,
+    trend: Trend,
+    trajectory: shooting.Trajectory,
+    targets: Float[Array, "n d"],
+    noise: Float[Array, "n d d"],
+) -> tuple[Float[Array, "n d"], Float[Array, "n d"], Float[Array, " b"]]:
+    """λ_new = Py, what it still differs by from λ = p(1), and β̂."""
+    final = trajectory.momenta[-1]
+    gap = targets - trajectory.positions[-1] - jnp.einsum("iab,ib->ia", noise, final)
+    pull = jnp.einsum("iab,ia->b", trend.basis(trajectory.positions[0]), trajectory.momenta[0])
+    beta, change = linear.dual_change(gap, pull)
+    return final + change, change, beta
+
+
+# -------------------------------------------------------------------------------------- the formulas, on aligned points
 
 
 def conditioned(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d"]:
@@ -165,24 +187,50 @@ def conditioned(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d
     return covariance.flow_covariance(kernel, weights, x, y) - (half_x.T @ half_y).reshape(m, d, k, d)
 
 
-def _conditioned_pathwise(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d"]:
-    kernel, landmarks = posterior.kernel, transport.landmark_path(posterior.trajectory)
-    m, k, d = x.positions.shape[1], y.positions.shape[1], x.positions.shape[2]
-    eye = jnp.eye(d)
+def conditioned_variance(posterior: Posterior, x: Path) -> Float[Array, "m d d"]:
+    """The diagonal blocks of `conditioned`, for many points at once."""
+    prior = covariance.flow_variance(posterior.kernel, posterior.weights, x)
+    if posterior.model != "pathwise":
+        cross = _cross(posterior, x, transport.landmark_path(posterior.trajectory))
+        half = numerics.solve_lower(posterior.linear.factor, cross.T).reshape(-1, *prior.shape[:2])
+        return prior - jnp.einsum("kma,kmb->mab", half, half)
 
     def add(total: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
-        w, xt, psi_x, yt, psi_y, qt, psi_q = node
-        back = numerics.inverse_small(psi_q)
-        noise = jnp.einsum("iab,ibc,idc->iad", back, posterior.noise, back)
-        factor = numerics.cholesky(jnp.kron(kernel.gram(qt, qt), eye) + numerics.block_diagonal(noise), 0.0)
-        half_x = numerics.solve_lower(factor, jnp.kron(kernel.gram(qt, xt), eye))
-        half_y = numerics.solve_lower(factor, jnp.kron(kernel.gram(qt, yt), eye))
-        sigma = (jnp.kron(kernel.gram(xt, yt), eye) - half_x.T @ half_y).reshape(m, d, k, d)
-        return total + w * jnp.einsum("iab,ibjc,jdc->iajd", psi_x, sigma, psi_y), None
+        w, xt, psi, *landmarks = node
+        half = _instant(posterior, *landmarks, xt).reshape(-1, *prior.shape[:2])
+        known = jnp.einsum("kma,kmb->mab", half, half)
+        return total - w * psi @ known @ psi.swapaxes(1, 2), None
 
-    psi_x, psi_y, psi_q = (transport.propagators(path) for path in (x, y, landmarks))
-    nodes = (posterior.weights, x.positions, psi_x, y.positions, psi_y, landmarks.positions, psi_q)
-    return jax.lax.scan(add, jnp.zeros((m, d, k, d)), nodes)[0]
+    return jax.lax.scan(add, prior, _instants(posterior, x))[0]
+
+
+def _conditioned_pathwise(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d"]:
+    prior = covariance.flow_covariance(posterior.kernel, posterior.weights, x, y)
+
+    def add(total: Array, node: tuple[tuple[Array, ...], tuple[Array, ...]]) -> tuple[Array, None]:
+        (w, xt, psi_x, *landmarks), (_, yt, psi_y, *_) = node
+        known = _instant(posterior, *landmarks, xt).T @ _instant(posterior, *landmarks, yt)
+        return total - w * jnp.einsum("iab,ibjc,jdc->iajd", psi_x, known.reshape(prior.shape), psi_y), None
+
+    return jax.lax.scan(add, prior, (_instants(posterior, x), _instants(posterior, y)))[0]
+
+
+def _instants(posterior: Posterior, x: Path) -> tuple[Array, ...]:
+    """What one instant of the pathwise conditioning needs, along the time axis."""
+    landmarks = transport.landmark_path(posterior.trajectory)
+    psi_x, psi_q = transport.propagators(x), transport.propagators(landmarks)
+    return posterior.weights, x.positions, psi_x, landmarks.positions, psi_q
+
+
+def _instant(
+    posterior: Posterior, q: Float[Array, "n d"], psi: Float[Array, "n d d"], x: Float[Array, "m d"]
+) -> Float[Array, "nd md"]:
+    """C⁻¹k(Q, x) with CCᵀ = K_QQ + D_t: half of what the landmarks tell about the velocity at x at one instant."""
+    back, eye = numerics.inverse_small(psi), jnp.eye(q.shape[1])
+    noise = jnp.einsum("iab,ibc,idc->iad", back, posterior.noise, back)
+    gram = jnp.kron(posterior.kernel.gram(q, q), eye)
+    factor = numerics.cholesky(gram + numerics.block_diagonal(noise), jitter=0.0)
+    return numerics.solve_lower(factor, jnp.kron(posterior.kernel.gram(q, x), eye))
 
 
 def trend_loading(posterior: Posterior, x: Path) -> Float[Array, "m d b"]:
@@ -204,9 +252,13 @@ def _path(posterior: Posterior, points: Float[Array, "m d"]) -> Path:
 
 
 def _arrival(posterior: Posterior, x: Path) -> Float[Array, "m d"]:
-    """The mean map: φ₁ + Λ(x, X)c, back in the fixed frame."""
+    """The mean map: φ₁ + J h β̂ + Λ(x, X)c, back in the fixed frame."""
+    arrived = x.positions[-1] + posterior.origin
+    if not posterior.corrected:
+        return arrived
     moved = _cross(posterior, x, transport.landmark_path(posterior.trajectory)) @ posterior.correction.ravel()
-    return x.positions[-1] + moved.reshape(x.positions[-1].shape) + posterior.origin
+    turned = x.jacobians[-1] @ posterior.trend.basis(x.positions[0]) @ posterior.shift
+    return arrived + turned + moved.reshape(arrived.shape)
 
 
 @jax.jit
@@ -215,32 +267,17 @@ def _mean(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m 
 
 
 @jax.jit
-def _predict(
-    posterior: Posterior, points: Float[Array, "m d"]
-) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
-    """Mean and covariance of each point, one at a time in the covariance."""
+def _predict(posterior: Posterior, points: Float[Array, "m d"]) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
+    """Mean and covariance of each point."""
     path = _path(posterior, points)
-
-    def variance(positions: Float[Array, "t d"], jacobians: Float[Array, "t d d"]) -> Float[Array, "d d"]:
-        one = Path(positions[:, None], jacobians[:, None])
-        return conditioned(posterior, one, one)[0, :, 0]
-
-    if posterior.model == "pathwise":
-        cov = jax.lax.map(lambda one: variance(*one), (path.positions.swapaxes(0, 1), path.jacobians.swapaxes(0, 1)))
-    else:
-        cross = _cross(posterior, path, transport.landmark_path(posterior.trajectory))
-        half = numerics.solve_lower(posterior.linear.factor, cross.T).reshape(-1, *points.shape)
-        prior = covariance.flow_variance(posterior.kernel, posterior.weights, path)
-        cov = prior - jnp.einsum("kma,kmb->mab", half, half)
+    cov = conditioned_variance(posterior, path)
     loading = trend_loading(posterior, path)
     swing = jax.vmap(lambda g: numerics.solve_lower(posterior.linear.trend_factor, g.T))(loading)
     return _arrival(posterior, path), cov + jnp.einsum("mka,mkb->mab", swing, swing)
 
 
 @jax.jit
-def _covariance(
-    posterior: Posterior, x: Float[Array, "m d"], y: Float[Array, "k d"]
-) -> Float[Array, "m d k d"]:
+def _covariance(posterior: Posterior, x: Float[Array, "m d"], y: Float[Array, "k d"]) -> Float[Array, "m d k d"]:
     path_x, path_y = _path(posterior, x), _path(posterior, y)
     swing_x, swing_y = (
         jax.vmap(lambda g: numerics.solve_lower(posterior.linear.trend_factor, g.T))(trend_loading(posterior, path))
@@ -251,29 +288,23 @@ def _covariance(
 
 @jax.jit
 def _jacobian(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d d"]:
-    if posterior.model == "small":
+    if posterior.corrected:
         return jax.vmap(jax.jacfwd(lambda z: _mean(posterior, z[None])[0]))(points)
     return _path(posterior, points).jacobians[-1] @ posterior.alignment.matrix
 
 
 @jax.jit
-def _invert_flow(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
-    """Carry the points back along the flow, then undo the alignment."""
+def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
+    """Carry the points back along the flow and undo the alignment; Newton's method for what a correction adds."""
     backwards = shooting.backwards(posterior.kernel, posterior.trajectory)
     start = transport.carry(posterior.kernel, backwards, points - posterior.origin).positions[-1]
-    return posterior.alignment.inverse(start)
-
-
-@jax.jit
-def _invert_small(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
-    """Newton's method on m(x) = y from the undone alignment; where the map folds it may find nothing."""
+    start = posterior.alignment.inverse(start)
 
     def newton(x: Float[Array, "m d"], _: None) -> tuple[Float[Array, "m d"], None]:
         miss = _mean(posterior, x) - points
         return x - jnp.linalg.solve(_jacobian(posterior, x), miss[..., None])[..., 0], None
 
-    start = posterior.alignment.inverse(points - posterior.origin)
-    return jax.lax.scan(newton, start, None, length=30)[0]
+    return jax.lax.scan(newton, start, None, length=30)[0] if posterior.corrected else start
 
 
 @jax.jit
@@ -296,6 +327,8 @@ def in_chunks(
     for start in range(0, max(len(points), 1), CHUNK):
         chunk = points[start : start + CHUNK]
         size = min(CHUNK, max(8, 1 << (len(chunk) - 1).bit_length())) if len(chunk) else 8
-        padded = jnp.concatenate([chunk, jnp.broadcast_to(posterior.alignment.center, (size - len(chunk), chunk.shape[1]))])
-        pieces.append(jax.tree.map(lambda part, n=len(chunk): part[:n], function(posterior, padded)))
+        padded = jnp.concatenate(
+            [chunk, jnp.broadcast_to(posterior.alignment.center, (size - len(chunk), chunk.shape[1]))]
+        )
+        pieces.append(jax.tree.map(operator.itemgetter(slice(len(chunk))), function(posterior, padded)))
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces)

@@ -2,14 +2,26 @@
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Float
 
 from kunita.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    Array = jax.Array
+else:
+    ArrayLike = Any
+    Array = jax.Array | np.ndarray
+    """What the core computes with: JAX arrays, and NumPy's on their way in and out."""
+
+Scalar = float | Float[Array, ""]
+"""A number, or an array that is one."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,11 +6,11 @@ import warnings as python_warnings
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from kunita.data.landmarks import Landmarks, Pairs, check_covariances, match
 from kunita.errors import ArgumentError, KunitaWarning, LandmarkError, Outcome
+from kunita.flow import shooting
 from kunita.inference import evidence, solve, trend
 from kunita.kernels import FAMILIES, AbstractKernel, AbstractProfile, Gaussian
 from kunita.observations import LandmarkObservations
@@ -135,35 +135,39 @@ def _fit(
     start = trend.Alignment(start.center, start.matrix, np.zeros(d))
     targets, aligned = f - origin, (x - start.center) @ start.matrix.T
     free, open_directions = trend.determined_trend(align, aligned)
-    basis = np.asarray(free.basis(jnp.asarray(aligned)))
+    basis = np.asarray(free.basis(aligned))
     given = None if noises is None else noises[0] + start.matrix @ noises[1] @ start.matrix.T
     choice = evidence.choose_parameters(family, kernel, given, aligned, targets - aligned, basis)
     observed = LandmarkObservations(x, targets, *(noises or (choice.noise, np.zeros((n, d, d)))))
     _refuse_contradictions(pairs, choice.noise)
-    fit = _solve(observed, choice.kernel, free, start, model)
+    fit, settled = _solve(observed, choice.kernel, free, start, model)
     posterior = posterior_from_fit(fit, origin, model)
     value = evidence.gauss_newton_evidence(posterior.linear, fit.energy)
-    remarks = tuple(_fit_remarks(pairs, align, open_directions, choice, fit))
+    remarks = tuple(_fit_remarks(pairs, align, open_directions, choice, fit, settled))
     return _Fitted(fit, to_numpy(posterior), np.asarray(fit.noise), float(value), remarks)
 
 
 def _solve(
     observed: LandmarkObservations, kernel: AbstractKernel, free: trend.Trend, start: trend.Alignment, model: str
-) -> solve.Fit:
-    """Solve; where the moving landmarks are uncertain too, refresh the noise that the map carries over, and repeat."""
-    observed, free, alignment = jax.tree.map(jnp.asarray, (observed, free, start))
-    noise, momenta = observed.noise(jnp.broadcast_to(alignment.matrix, observed.fixed_noise.shape)), None
+) -> tuple[solve.Fit, bool]:
+    """Solve; where the moving landmarks are uncertain too, refresh the noise that the map carries over, and repeat.
+
+    Also says whether the noise settled. The small-deformation model carries it with the alignment alone, to its order.
+    """
+    alignment, momenta = start, None
+    noise = np.asarray(observed.noise(np.broadcast_to(start.matrix, observed.fixed_noise.shape)))
     for _ in range(REFRESH_ROUNDS):
         problem = solve.Problem(kernel, observed.moving, observed.fixed, noise, free)
         fit = solve.solve_small(problem, alignment) if model == "small" else solve.solve(problem, alignment, momenta)
-        carried = observed.noise(fit.trajectory.jacobians[-1] @ fit.alignment.matrix)
-        if not jnp.max(jnp.abs(carried - noise)) > 1e-6 * jnp.max(jnp.abs(noise)):
-            break
+        jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)
+        carried = np.asarray(observed.noise(jacobians))
+        if np.abs(carried - noise).max() <= 1e-6 * np.abs(noise).max():
+            return fit, True
         noise, alignment, momenta = carried, fit.alignment, fit.trajectory.momenta[0]
-    return fit
+    return fit, False
 
 
-# --------------------------------------------------------------------------------------------------- checks at the border
+# ------------------------------------------------------------------------------------------------- checks at the border
 
 
 def _as_landmarks(points: Landmarks | np.ndarray) -> Landmarks:
@@ -191,8 +195,10 @@ def _check_noise(
     everything, zero = np.arange(n), np.zeros((n, d, d))
     if noise is None:
         sides = (pairs.fixed.covariances, pairs.moving.covariances)
-        known = all(side is None for side in sides)
-        return (None if known else tuple(zero if side is None else side for side in sides)), everything
+        if sides == (None, None):
+            return None, everything
+        fixed, moving = (zero if side is None else side for side in sides)
+        return (fixed, moving), everything
     array = np.asarray(noise, dtype=float)
     if array.ndim == 3:
         used = np.flatnonzero(~np.isinf(array).any(axis=(1, 2)) if array.shape == (n, d, d) else np.ones(n))
@@ -212,7 +218,9 @@ def _check_sds(pairs: Pairs, sds: np.ndarray) -> np.ndarray:
     """One positive standard deviation per landmark."""
     n = len(pairs.fixed)
     if sds.shape not in ((), (n,)):
-        raise ArgumentError(f"noise: expected a number, ({n},) numbers or ({n}, d, d) covariances, found shape {sds.shape}")
+        raise ArgumentError(
+            f"noise: expected a number, ({n},) numbers or ({n}, d, d) covariances, found shape {sds.shape}"
+        )
     sds = np.broadcast_to(sds, (n,))
     for label, sd in zip(pairs.labels, sds, strict=True):
         if not sd > 0:
@@ -235,7 +243,7 @@ def _refuse_contradictions(pairs: Pairs, noise: np.ndarray) -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------------- remarks, summary
+# ----------------------------------------------------------------------------------------------------- remarks, summary
 
 
 def _pairing_remarks(pairs: Pairs, used: np.ndarray) -> Iterator[str]:
@@ -247,11 +255,12 @@ def _pairing_remarks(pairs: Pairs, used: np.ndarray) -> Iterator[str]:
 
 
 def _fit_remarks(
-    pairs: Pairs, align: str, open_directions: int, choice: evidence.Choice, fit: solve.Fit
+    pairs: Pairs, align: str, open_directions: int, choice: evidence.Choice, fit: solve.Fit, settled: bool
 ) -> Iterator[str]:
     n = len(pairs.moving)
     if n == 1:
-        yield "a single landmark determines a translation only; everything else is the prior"
+        guessed = f" (with a guessed {', '.join(choice.undecided)})" if choice.undecided else ""
+        yield f"a single landmark determines a translation only; everything else is the prior{guessed}"
     if open_directions and n > 1:
         yield (
             f"the landmarks are collinear, coplanar or too few: {open_directions} of the directions of the {align} "
@@ -259,10 +268,14 @@ def _fit_remarks(
         )
     if n > pairs.moving.dimension and trend.looks_mirrored(pairs.moving.points, pairs.fixed.points):
         yield "suspect: the fixed landmarks look like a mirror image of the moving ones; check left and right (RAS/LPS)"
-    if choice.undecided:
+    if choice.undecided and n > 1:
         yield f"the landmarks do not determine the {', '.join(choice.undecided)}: the value used is a limit or a guess"
     if not fit.converged:
         yield fit.outcome.value
+    if not settled:
+        yield "the noise of the moving landmarks, carried over by the map, did not settle; raise it or the length scale"
+    if fit.trajectory.drift > 10 * shooting.MAX_DRIFT:
+        yield f"the energy drifts by {float(fit.trajectory.drift):.0e} along the flow even with the finest time steps"
 
 
 def _summary_lines(reg: Registration) -> Iterator[str]:
@@ -271,7 +284,7 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     yield f"  model      {reg.model}, alignment {reg.align}"
     yield f"  kernel     {describe_kernel(reg.kernel)}"
     yield f"  noise      {reg.noise_mm:.3g} mm"
-    yield f"  distance   {before:.3g} mm before → {after:.3g} mm after (mean over landmarks; a small residual is not accuracy)"
+    yield f"  distance   {before:.3g} mm before → {after:.3g} mm after, mean over landmarks (a small one is not accuracy)"
     try:
         loo = reg.posterior.leave_one_out()
         yield f"  left out   each landmark predicted from the others: {loo.error.mean():.3g} mm on average"
@@ -279,7 +292,7 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
         yield "  left out   not available: too few landmarks for this alignment"
     steps = reg.posterior.trajectory.num_steps
     state = "converged" if reg.converged else "NOT CONVERGED"
-    yield f"  solver     {state} in {reg.iterations} iterations, {steps} time steps, gap {reg.gap_mm:.1e} mm, {reg.seconds:.2f} s"
+    yield f"  solver     {state}: {reg.iterations} iterations, {steps} time steps, gap {reg.gap_mm:.1e} mm, {reg.seconds:.2f} s"
     yield f"  evidence   {reg.evidence:.2f} (log), energy {reg.energy:.4g}"
     for remark in reg.warnings:
         yield f"  warning    {remark}"
@@ -289,11 +302,13 @@ def _distances(reg: Registration) -> tuple[float, float]:
     predicted = reg.posterior.predict(reg.moving.points).mean
     before = np.linalg.norm(reg.fixed.points - reg.moving.points, axis=1)
     after = np.linalg.norm(reg.fixed.points - predicted, axis=1)
-    return float(before.mean()), float(after[reg.used].mean())
+    return float(before[reg.used].mean()), float(after[reg.used].mean())
 
 
 def describe_kernel(kernel: AbstractKernel) -> str:
     """A kernel in words."""
     if isinstance(kernel, AbstractProfile):
-        return f"{type(kernel).__name__}, length scale {kernel.length_scale:.3g} mm, amplitude {kernel.amplitude:.3g} mm"
+        return (
+            f"{type(kernel).__name__}, length scale {kernel.length_scale:.3g} mm, amplitude {kernel.amplitude:.3g} mm"
+        )
     return " + ".join(describe_kernel(part) for part in getattr(kernel, "kernels", ())) or repr(kernel)

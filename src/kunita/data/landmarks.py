@@ -120,7 +120,9 @@ def _check_points(points: np.ndarray, names: tuple[str, ...] | None) -> None:
         if len(names) != len(points):
             raise LandmarkError(f"names: expected {len(points)}, one per point, found {len(names)}")
         if any(not name.strip() for name in names):
-            raise LandmarkError(f"names: row {[not n.strip() for n in names].index(True)} is empty; pass names=None instead")
+            raise LandmarkError(
+                f"names: row {[not n.strip() for n in names].index(True)} is empty; pass names=None instead"
+            )
         twice = [name for name, count in collections.Counter(names).items() if count > 1]
         if twice:
             rows = [i for i, name in enumerate(names) if name == twice[0]]

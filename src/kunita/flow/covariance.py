@@ -3,16 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from kunita import numerics
 from kunita.flow.transport import Path, propagators
 from kunita.kernels import AbstractKernel
+from kunita.precision import Array
 
 
-def flow_covariance(
-    kernel: AbstractKernel, weights: Float[Array, " t"], x: Path, y: Path
-) -> Float[Array, "m d k d"]:
+def flow_covariance(kernel: AbstractKernel, weights: Float[Array, " t"], x: Path, y: Path) -> Float[Array, "m d k d"]:
     """Λ(x, y) = ∫₀¹ k(x_t, y_t) Ψ_x(t) Ψ_y(t)ᵀ dt, with Ψ(t) = J(1)J(t)⁻¹.
 
     The solution of `eq:phi-ll-2ndm` of [wassermann:14] with drift and diffusion taken at the mean. *Departure*: no
@@ -43,7 +42,7 @@ def flow_variance(kernel: AbstractKernel, weights: Float[Array, " t"], x: Path) 
 
 def flow_covariance_in_time(
     kernel: AbstractKernel, times: np.ndarray, stops: np.ndarray, x: Path
-) -> Float[Array, "s m d s m d"]:
+) -> Float[Array, "k m d k m d"]:
     """Λ_ts(x, y) = J_x(t) [∫₀^min(t,s) k J_x⁻¹ J_y⁻ᵀ] J_y(s)ᵀ at several times, jointly positive semidefinite.
 
     The stops must end Simpson pairs of the grid (`numerics.time_grid` sees to it): then every pair of steps adds

@@ -15,44 +15,44 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Float, Int
 
 from kunita import numerics
 from kunita.errors import ArgumentError
 from kunita.flow import covariance, shooting, transport
 from kunita.kernels import AbstractKernel
-from kunita.precision import as_points, door
+from kunita.precision import Array, ArrayLike, Scalar, as_points, door
 
 Vector = Float[Array, " d"]
 Square = Float[Array, "d d"]
-ExpectedKernel = Callable[[AbstractKernel, Vector, Square], Float[Array, ""]]
-State = tuple[Float[Array, "n d"], Float[Array, "n d n d"]]
+ExpectedKernel = Callable[[AbstractKernel, Vector, Square], Scalar]
+State = tuple[Float[Array, "m d"], Float[Array, "m d m d"]]
 
 
 class Moments(eqx.Module):
     """Mean and joint covariance of points carried by the flow: at time 1, or at each of the times asked for."""
 
-    mean: Float[Array, "*t n d"]
+    mean: Float[Array, "*t m d"]
     covariance: Float[Array, "..."]
 
 
-# ---------------------------------------------------------------------------------------------- E[k(δ + ξ)], ξ ~ N(0, P)
+# --------------------------------------------------------------------------------------------- E[k(δ + ξ)], ξ ~ N(0, P)
 
 
-def kernel_at_mean(kernel: AbstractKernel, difference: Vector, spread: Square) -> Float[Array, ""]:
+def kernel_at_mean(kernel: AbstractKernel, difference: Vector, spread: Square) -> Scalar:
     """k(δ): the spread is ignored (`frozen`)."""
     return kernel.value(jnp.sum(difference**2))
 
 
-def kernel_second_order(kernel: AbstractKernel, difference: Vector, spread: Square) -> Float[Array, ""]:
+def kernel_second_order(kernel: AbstractKernel, difference: Vector, spread: Square) -> Scalar:
     """k(δ) + ½ tr(P ∇²k(δ)): Taylor to second order (`second`), for any kernel."""
     return kernel.value(jnp.sum(difference**2)) + 0.5 * jnp.sum(spread * kernel.hessian(difference))
 
 
-def kernel_expected(kernel: AbstractKernel, difference: Vector, spread: Square) -> Float[Array, ""]:
+def kernel_expected(kernel: AbstractKernel, difference: Vector, spread: Square) -> Scalar:
     """Σ w |I + P/v|^(−1/2) exp(−½ δᵀ(vI + P)⁻¹δ): exact for a mixture of Gaussians exp(−|δ|²/2v) (`gaussian`)."""
 
-    def one_scale(weight: Float[Array, ""], variance: Float[Array, ""]) -> Float[Array, ""]:
+    def one_scale(weight: Scalar, variance: Scalar) -> Scalar:
         wide = variance * jnp.eye(difference.shape[0]) + spread
         inverse = numerics.inverse_small(wide)
         shrink = jnp.sqrt(variance ** difference.shape[0] * jnp.linalg.det(inverse))
@@ -72,7 +72,7 @@ def expected_velocity(
     return jax.vmap(lambda qj: closure(kernel, mean - qj, spread))(q) @ p
 
 
-def expected_gram(kernel: AbstractKernel, closure: ExpectedKernel, state: State) -> Float[Array, "n n"]:
+def expected_gram(kernel: AbstractKernel, closure: ExpectedKernel, state: State) -> Float[Array, "m m"]:
     """E[k(xᵢ, xⱼ)]: the difference xᵢ − xⱼ has covariance Pᵢⱼ = Λᵢᵢ + Λⱼⱼ − Λᵢⱼ − Λⱼᵢ."""
     mean, cov = state
     blocks = cov.transpose(0, 2, 1, 3)
@@ -82,7 +82,7 @@ def expected_gram(kernel: AbstractKernel, closure: ExpectedKernel, state: State)
     return pair(mean[:, None] - mean[None, :], spread)
 
 
-def root_correction(kernel: AbstractKernel, state: State) -> Float[Array, "n n"]:
+def root_correction(kernel: AbstractKernel, state: State) -> Float[Array, "m m"]:
     """T = Σ_αβ Λ_αβ (∂_αR)(∂_βR)ᵀ over all nd coordinates, with R the symmetric root of K(m): the paper's S-terms.
 
     E[R(x)R(x)ᵀ] with R linearised at the mean is K + T (`eq:phi-ll-2ndm` of [wassermann:14], whose Sⁱ are the ∂_αR;
@@ -91,10 +91,9 @@ def root_correction(kernel: AbstractKernel, state: State) -> Float[Array, "n n"]
     """
     mean, cov = state
     n, d = mean.shape
-    eigenvalues, u = jnp.linalg.eigh(kernel.gram(mean, mean))
-    root = jnp.sqrt(jnp.maximum(eigenvalues, numerics.JITTER * eigenvalues[-1]))
+    u, root = numerics.symmetric_root(kernel.gram(mean, mean))
 
-    def root_derivative(i: Float[Array, ""], axis: Float[Array, ""]) -> Float[Array, "n n"]:
+    def root_derivative(i: Int[Array, ""], axis: Int[Array, ""]) -> Float[Array, "n n"]:
         delta = mean[i] - mean
         row = kernel.slope(jnp.sum(delta**2, axis=1)) * delta[:, axis]  # ∂k(xᵢ, xⱼ)/∂xᵢ
         change = jnp.zeros((n, n)).at[i].add(row).at[:, i].add(row)
@@ -108,17 +107,17 @@ def root_correction(kernel: AbstractKernel, state: State) -> Float[Array, "n n"]
 
 def moment_field(
     kernel: AbstractKernel, closure: str, phase: shooting.Phase, state: State
-) -> tuple[Float[Array, "n d"], Float[Array, "n d d"], Float[Array, "n n"]]:
+) -> tuple[Float[Array, "m d"], Float[Array, "m d d"], Float[Array, "m m"]]:
     """ṁ, the blocks of A = ∂ṁ/∂m, and E[K]: what the closure puts into the moment equations."""
     mean, cov = state
     expected, extra = CLOSURES[closure]
-    drift = lambda m, s: expected_velocity(kernel, expected, phase, m, s)  # noqa: E731
+    drift = lambda m, s: expected_velocity(kernel, expected, phase, m, s)
     spread = jnp.einsum("iaib->iab", cov)
     gram = expected_gram(kernel, expected, state) + extra(kernel, state)
     return jax.vmap(drift)(mean, spread), jax.vmap(jax.jacfwd(drift))(mean, spread), gram
 
 
-CLOSURES: dict[str, tuple[ExpectedKernel, Callable[[AbstractKernel, State], Float[Array, "*n"]]]] = {
+CLOSURES: dict[str, tuple[ExpectedKernel, Callable[[AbstractKernel, State], Array]]] = {
     "frozen": (kernel_at_mean, lambda kernel, state: jnp.zeros(())),
     "ll": (kernel_at_mean, root_correction),
     "second": (kernel_second_order, lambda kernel, state: jnp.zeros(())),
@@ -128,9 +127,9 @@ CLOSURES: dict[str, tuple[ExpectedKernel, Callable[[AbstractKernel, State], Floa
 
 
 def moment_path(
-    kernel: AbstractKernel, closure: str, trajectory: shooting.Trajectory, points: Float[Array, "n d"]
-) -> tuple[Float[Array, "t n d"], Float[Array, "t n d n d"], Float[Array, "t n d d"]]:
-    """Mean, covariance and propagator Ψ̇ = AΨ on the trajectory's grid, by Runge–Kutta with the landmarks stepped along."""
+    kernel: AbstractKernel, closure: str, trajectory: shooting.Trajectory, points: Float[Array, "m d"]
+) -> tuple[Float[Array, "t m d"], Float[Array, "t m d m d"], Float[Array, "t m d d"]]:
+    """Mean, covariance and propagator Ψ̇ = AΨ on the trajectory's grid, the landmarks stepped along."""
     n, d = points.shape
 
     def field(state: tuple[shooting.Phase, Array, Array, Array]) -> tuple[shooting.Phase, Array, Array, Array]:
@@ -160,7 +159,7 @@ moment_path_jit = jax.jit(moment_path, static_argnums=1)
 
 
 def euler_moments(
-    kernel: AbstractKernel, closure: str, trajectory: shooting.Trajectory, points: Float[Array, "n d"]
+    kernel: AbstractKernel, closure: str, trajectory: shooting.Trajectory, points: Float[Array, "m d"]
 ) -> State:
     """The same moments on the Euler–Maruyama scheme's own time grid, for comparison with `simulate`.
 
@@ -179,7 +178,7 @@ def euler_moments(
     return jax.lax.scan(step, (points, jnp.zeros((n, d, n, d))), nodes)[0]
 
 
-# --------------------------------------------------------------------------------------------------------------- the door
+# -------------------------------------------------------------------------------------------------------------- the door
 
 
 @door

@@ -4,12 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Float
 
 from kunita import numerics
 from kunita.errors import ArgumentError
 from kunita.kernels import AbstractKernel, squared_distances
-from kunita.precision import as_points, door
+from kunita.precision import Array, ArrayLike, Scalar, as_points, door
 
 DEFAULT_STEPS = 10
 """Runge–Kutta steps to start with; doubled while the energy drifts more than `MAX_DRIFT`."""
@@ -32,7 +32,7 @@ class Trajectory(eqx.Module):
     energies: Float[Array, " t"]
 
     @property
-    def drift(self) -> Float[Array, ""]:
+    def drift(self) -> Scalar:
         """Relative energy drift, max|H(t) − H(0)| / H(0): the measured error of the time stepping."""
         start = self.energies[0]
         return abs(self.energies - start).max() / (abs(start) + np.finfo(float).tiny)
@@ -58,9 +58,7 @@ def velocities(
     return kernel.value(s) @ p, gp[:, :, None] * x[:, None, :] - gpq.reshape(*x.shape, -1)
 
 
-def hamiltonian(
-    kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"]
-) -> Float[Array, ""]:
+def hamiltonian(kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"]) -> Scalar:
     """The energy H = ½ Σᵢⱼ k(qᵢ, qⱼ) pᵢ·pⱼ, constant along a geodesic."""
     return 0.5 * jnp.sum(momenta * (kernel.gram(positions, positions) @ momenta))
 
@@ -78,7 +76,7 @@ def endpoint(
     """(q(1), p(1)): what the derivatives of the objective need, with the steps recomputed in reverse mode."""
 
     @jax.checkpoint
-    def step(phase: Phase, h: Float[Array, ""]) -> tuple[Phase, None]:
+    def step(phase: Phase, h: Scalar) -> tuple[Phase, None]:
         return numerics.rk4_step(lambda y: hamiltonian_field(kernel, y), phase, h), None
 
     return jax.lax.scan(step, (positions, momenta), jnp.diff(times))[0]
@@ -96,7 +94,7 @@ def geodesic(
         v, dv = velocities(kernel, q, p, q)
         return v, -jnp.einsum("iab,ia->ib", dv, p), dv @ jacobian
 
-    def step(state: tuple[Array, Array, Array], h: Float[Array, ""]) -> tuple[tuple, tuple]:
+    def step(state: tuple[Array, Array, Array], h: Scalar) -> tuple[tuple, tuple]:
         new = numerics.rk4_step(field, state, h)
         return new, new
 
@@ -138,9 +136,7 @@ def settle_steps(
 
 
 @door
-def shoot(
-    kernel: AbstractKernel, positions: ArrayLike, momenta: ArrayLike, num_steps: int | None = None
-) -> Trajectory:
+def shoot(kernel: AbstractKernel, positions: ArrayLike, momenta: ArrayLike, num_steps: int | None = None) -> Trajectory:
     """Follow the geodesic that starts at `positions` with `momenta` over t ∈ [0, 1].
 
     The mean of the flow under the model (`eq:long-diff` of [wassermann:14] with the shooting of its section
@@ -154,8 +150,14 @@ def shoot(
     """
     q, p = check_phase(positions, momenta)
     if num_steps is None:
-        return settle_steps(kernel, q, p)
-    return geodesic_jit(kernel, q, p, jnp.asarray(numerics.time_grid(check_steps(num_steps))))
+        trajectory = settle_steps(kernel, q, p)
+    else:
+        trajectory = geodesic_jit(kernel, q, p, jnp.asarray(numerics.time_grid(check_steps(num_steps))))
+    if not np.isfinite(trajectory.energies).all():
+        raise ArgumentError(
+            "momenta: the flow runs out of the range of numbers; they are too large, or the steps too few"
+        )
+    return trajectory
 
 
 def standstill(positions: Float[Array, "n d"]) -> Trajectory:
@@ -185,6 +187,7 @@ def check_steps(num_steps: int) -> int:
 
 
 def check_phase(positions: ArrayLike, momenta: ArrayLike) -> Phase:
+    """Refuse positions and momenta that do not fit together."""
     q, p = as_points(positions, "positions"), as_points(momenta, "momenta")
     if q.shape != p.shape:
         raise ArgumentError(f"momenta: expected the shape of positions {q.shape}, found {p.shape}")

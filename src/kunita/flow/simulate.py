@@ -3,28 +3,26 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Key
+from jaxtyping import Float, Key
 
 from kunita import numerics
 from kunita.errors import ArgumentError
 from kunita.flow import shooting
 from kunita.kernels import AbstractKernel
-from kunita.precision import as_points, door
+from kunita.precision import Array, ArrayLike, as_points, door
 
 
-def as_key(key: int | Key[Array, ""]) -> Key[Array, ""]:
+def as_key(key: int | Key[jax.Array, ""]) -> Key[jax.Array, ""]:
     """A random key from a key or from a seed."""
-    if isinstance(key, int | np.integer):
-        return jax.random.key(int(key))
-    return jax.random.wrap_key_data(key) if jnp.issubdtype(key.dtype, jnp.unsignedinteger) else key
+    return jax.random.key(int(key)) if isinstance(key, int | np.integer) else key
 
 
 def euler_maruyama(
     kernel: AbstractKernel,
     trajectory: shooting.Trajectory,
-    points: Float[Array, "n d"],
-    noise: Float[Array, "t n d"],
-) -> Float[Array, "n d"]:
+    points: Float[Array, "m d"],
+    noise: Float[Array, "t m d"],
+) -> Float[Array, "m d"]:
     """One path of dx = v_t(x)dt + dB_t(x) from standard normal noise, on the trajectory's time grid.
 
     x ← x + h v(x) + √h (R(x) ⊗ I_d) ξ with R Rᵀ the Gram matrix at the *current* positions: the joint noise of
@@ -43,10 +41,10 @@ def euler_maruyama(
 
 @jax.jit
 def _paths(
-    kernel: AbstractKernel, trajectory: shooting.Trajectory, points: Float[Array, "n d"], keys: Key[Array, " s"]
-) -> Float[Array, "s n d"]:
+    kernel: AbstractKernel, trajectory: shooting.Trajectory, points: Float[Array, "m d"], keys: Key[jax.Array, " s"]
+) -> Float[Array, "s m d"]:
     shape = (trajectory.num_steps, *points.shape)
-    path = lambda key: euler_maruyama(kernel, trajectory, points, jax.random.normal(key, shape))  # noqa: E731
+    path = lambda key: euler_maruyama(kernel, trajectory, points, jax.random.normal(key, shape))
     return jax.lax.map(path, keys, batch_size=64)
 
 
@@ -58,8 +56,8 @@ def simulate(
     points: ArrayLike | None = None,
     num_paths: int = 1000,
     num_steps: int = 100,
-    key: int | Key[Array, ""] = 0,
-) -> np.ndarray:
+    key: int | Key[jax.Array, ""] = 0,
+) -> Float[Array, "s m d"]:
     """Endpoints of random paths of the flow around a geodesic, by Euler–Maruyama, (num_paths, m, d).
 
     The same key gives the same paths. Zero momenta give draws from the prior.

@@ -3,12 +3,12 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Float
 
 from kunita import numerics
 from kunita.flow.shooting import Phase, Trajectory, hamiltonian_field, velocities
 from kunita.kernels import AbstractKernel
-from kunita.precision import as_points, door
+from kunita.precision import Array, ArrayLike, as_points, door
 
 
 class Path(eqx.Module):

@@ -2,21 +2,24 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, Float
+from jaxtyping import Bool, Float
 
 from kunita import numerics
 from kunita.flow import shooting
 from kunita.inference import solve
 from kunita.kernels import AbstractKernel, AbstractProfile
+from kunita.precision import Array, Scalar
 
 
-def gauss_newton_evidence(linear: solve.PathSpace, energy: Float[Array, ""]) -> Float[Array, ""]:
-    """log p(F) ≈ −E* − ½logdet S − ½logdet(HᵀS⁻¹H) − ½(nd − b)log 2π, around the fitted flow.
+@jax.jit
+def gauss_newton_evidence(linear: solve.PathSpace, energy: Scalar) -> Scalar:
+    """Log p(F) ≈ −E* − ½logdet S − ½logdet(HᵀS⁻¹H) − ½(nd − b)log 2π, around the fitted flow.
 
     Laplace's approximation over velocity paths; with a trend, under its flat prior (restricted likelihood).
     """
@@ -26,13 +29,14 @@ def gauss_newton_evidence(linear: solve.PathSpace, energy: Float[Array, ""]) -> 
     return -energy - 0.5 * (log_det_s + log_det_a + freedom * jnp.log(2 * jnp.pi))
 
 
-def full_evidence(fit: solve.Fit) -> Float[Array, ""]:
-    """log p(F) ≈ −E* − ½logdet[2π(B_q + DB_p)Jᵀ]: Laplace with the second derivative of the flow, without a trend."""
+def full_evidence(fit: solve.Fit) -> Scalar:
+    """Log p(F) ≈ −E* − ½logdet[2π(B_q + DB_p)Jᵀ]: Laplace with the second derivative of the flow, without a trend."""
     q0, p0, times = fit.trajectory.positions[0], fit.trajectory.momenta[0], fit.trajectory.times
     b_q, b_p = jax.jacfwd(lambda p: shooting.endpoint(fit.kernel, q0, p, times))(p0)
     full = b_q + jnp.einsum("iab,ibjc->iajc", fit.noise, b_p)
     full = jnp.einsum("iajb,jcb->iajc", full, fit.trajectory.jacobians[-1]).reshape(p0.size, p0.size)
-    return -fit.energy - 0.5 * jnp.linalg.slogdet(2 * jnp.pi * full)[1]
+    sign, log_det = jnp.linalg.slogdet(2 * jnp.pi * full)
+    return jnp.where(sign > 0, -fit.energy - 0.5 * log_det, -jnp.inf)
 
 
 def small_evidence(
@@ -40,8 +44,8 @@ def small_evidence(
     positions: Float[Array, "n d"],
     displacements: Float[Array, "n d"],
     basis: Float[Array, "n d b"],
-    noise: Float[Array, "n *dd"],
-) -> Float[Array, ""]:
+    noise: Float[Array, "n ..."],
+) -> Scalar:
     """The exact evidence of the small-deformation model, y ~ N(hβ, K⊗I + D) with β flat.
 
     Isotropic noise, (n,) variances, needs only an n×n factor; full noise, (n, d, d), an nd×nd one.
@@ -50,11 +54,11 @@ def small_evidence(
     gram = kernel.gram(positions, positions)
     if noise.ndim == 1:
         factor, copies = numerics.cholesky(gram + jnp.diag(noise), 0.0), d
-        whiten = lambda v: numerics.solve_lower(factor, v.reshape(n, -1)).reshape(n * d, -1)  # noqa: E731
+        whiten = lambda v: numerics.solve_lower(factor, v.reshape(n, -1)).reshape(n * d, -1)
     else:
         full = jnp.kron(gram, jnp.eye(d)) + numerics.block_diagonal(noise)
         factor, copies = numerics.cholesky(full, 0.0), 1
-        whiten = lambda v: numerics.solve_lower(factor, v.reshape(n * d, -1))  # noqa: E731
+        whiten = lambda v: numerics.solve_lower(factor, v.reshape(n * d, -1))
     y, h = whiten(displacements)[:, 0], whiten(basis)
     trend = numerics.cholesky(h.T @ h, 0.0)
     misfit = y @ y - jnp.sum(numerics.solve_lower(trend, h.T @ y) ** 2)
@@ -74,20 +78,21 @@ class Choice:
 @functools.partial(jax.jit, static_argnums=0)
 def _loss(
     family: type[AbstractProfile],
+    given: AbstractKernel | None,
     theta: Float[Array, " p"],
-    free: tuple[bool, bool, bool],
-    noise: Float[Array, "n *dd"],
+    free: Bool[Array, "3"],
+    noise: Float[Array, "n ..."],
     data: tuple[Array, Array, Array],
-) -> tuple[Float[Array, ""], Float[Array, " p"]]:
+) -> tuple[Scalar, Float[Array, " p"]]:
     """−log evidence per coordinate and its gradient in (log σ, log a, log s)."""
 
-    def negative(theta: Float[Array, " p"]) -> Float[Array, ""]:
-        kernel = family(jnp.exp(theta[0]), jnp.exp(theta[1]))
+    def negative(theta: Float[Array, " p"]) -> Scalar:
+        kernel = family(jnp.exp(theta[0]), jnp.exp(theta[1])) if given is None else given
         scaled = jnp.where(free[2], jnp.exp(2 * theta[2]), 1.0) * noise
         return -small_evidence(kernel, *data, scaled) / data[1].size
 
     value, gradient = jax.value_and_grad(negative)(theta)
-    return value, jnp.where(jnp.asarray(free), gradient, 0.0)
+    return value, jnp.where(free, gradient, 0.0)
 
 
 def choose_parameters(
@@ -111,35 +116,36 @@ def choose_parameters(
     n, d = positions.shape
     data = (jnp.asarray(positions), jnp.asarray(displacements), jnp.asarray(basis))
     unit = np.ones(n) if noise is None else _isotropic(noise)
-    start, bounds = _search_box(positions, displacements)
-    if isinstance(kernel, AbstractProfile):
-        start[:2] = np.log([kernel.length_scale, kernel.amplitude])
-        family = type(kernel)
-    free = (kernel is None, kernel is None, noise is None)
-    best, undecided = start, ("length scale", "amplitude", "noise")
-    if n * d - basis.shape[2] >= 3:
-        bounds = [b if f else (s, s) for b, f, s in zip(bounds, free, start, strict=True)]
-        tries = [start + np.array(shift) * free for shift in ((0, 0, 0), (-1.2, 0, 0), (0.8, 0.7, -1), (0, -1, 1))]
-        run = lambda theta: tuple(np.asarray(part) for part in _loss(family, theta, free, unit, data))  # noqa: E731
-        found = [scipy.optimize.minimize(run, np.clip(t, *np.transpose(bounds)), jac=True, method="L-BFGS-B", bounds=bounds)
-                 for t in tries]  # fmt: skip
-        best = min((f for f in found if np.isfinite(f.fun)), key=lambda f: f.fun).x
-        edge = [any(abs(t - b) < 1e-3 for b in limits) for t, limits in zip(best, bounds, strict=True)]
-        undecided = tuple(name for name, at, f in zip(undecided, edge, free, strict=True) if at and f)
-    else:
-        undecided = tuple(name for name, f in zip(undecided, free, strict=True) if f)
+    start, box = _search_box(positions, displacements)
+    free = np.array([kernel is None, kernel is None, noise is None])
+    names = np.array(["length scale", "amplitude", "noise"])
+    best, decided = start, np.zeros(3, dtype=bool)
+    if free.any() and n * d - basis.shape[2] >= 3:
+        bounds = np.where(free[:, None], box, start[:, None])
+        loss = lambda theta: tuple(np.asarray(part) for part in _loss(family, kernel, theta, free, unit, data))
+        best = _minimise(loss, start, free, bounds)
+        decided = np.abs(best[:, None] - bounds).min(axis=1) > 1e-3
     chosen = family(float(np.exp(best[0])), float(np.exp(best[1]))) if kernel is None else kernel
     spread = np.broadcast_to(np.exp(2 * best[2]) * np.eye(d), (n, d, d)) if noise is None else noise
-    return Choice(chosen, np.array(spread), undecided)
+    return Choice(chosen, np.array(spread), tuple(str(name) for name in names[free & ~decided]))
+
+
+def _minimise(loss: Callable, start: np.ndarray, free: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """The best of a few local searches; the start itself if none of them ends in a finite number."""
+    tries = [start + np.array(shift) * free for shift in ((0, 0, 0), (-1.2, 0, 0), (0.8, 0.7, -1), (0, -1, 1))]
+    search = functools.partial(scipy.optimize.minimize, loss, jac=True, method="L-BFGS-B", bounds=bounds)
+    found = [search(np.clip(theta, *bounds.T)) for theta in tries]
+    return min((f for f in found if np.isfinite(f.fun)), key=lambda f: f.fun, default=search(start)).x
 
 
 def _isotropic(noise: np.ndarray) -> np.ndarray:
     """(n,) variances if every covariance is a multiple of the identity, else the covariances."""
     variance = np.trace(noise, axis1=1, axis2=2) / noise.shape[1]
-    return variance if np.allclose(noise, variance[:, None, None] * np.eye(noise.shape[1])) else noise
+    alike = np.abs(noise - variance[:, None, None] * np.eye(noise.shape[1])) <= 1e-9 * variance[:, None, None]
+    return variance if alike.all() else noise
 
 
-def _search_box(positions: np.ndarray, displacements: np.ndarray) -> tuple[np.ndarray, list[tuple[float, float]]]:
+def _search_box(positions: np.ndarray, displacements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Where to start and how far to look, in log mm: between the landmarks' spacing and twice their extent."""
     distances = np.sqrt(np.sum((positions[:, None] - positions) ** 2, axis=2))
     size = float(np.sqrt(np.mean(displacements**2)))
@@ -149,4 +155,4 @@ def _search_box(positions: np.ndarray, displacements: np.ndarray) -> tuple[np.nd
     spacing = float(np.median(apart[np.isfinite(apart)])) if np.isfinite(apart).any() else extent
     start = np.log([extent / 3, size, 0.3 * size])
     box = [(0.5 * spacing, 2 * extent), (0.03 * size, 30 * size), (0.003 * size, 3 * size)]
-    return start, [(float(np.log(low)), float(np.log(high))) for low, high in box]
+    return start, np.log(box)

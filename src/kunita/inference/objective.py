@@ -1,11 +1,12 @@
 """What the fit minimises: pure functions of the starting points and momenta."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from kunita.flow import shooting, transport
+from kunita.flow import covariance, shooting, transport
 from kunita.kernels import AbstractKernel
 from kunita.observations import mahalanobis
+from kunita.precision import Array, Scalar
 
 
 def energy(
@@ -15,7 +16,7 @@ def energy(
     targets: Float[Array, "n d"],
     noise: Float[Array, "n d d"],
     times: Float[Array, " t"],
-) -> Float[Array, ""]:
+) -> Scalar:
     """E = H(x, p₀) + ½ Σ (φ₁(xᵢ) − fᵢ)ᵀ Dᵢ⁻¹ (φ₁(xᵢ) − fᵢ): the most probable velocity path minimises it.
 
     `eq:minimal-v` of [wassermann:14]; on a geodesic ½∫‖v‖² dt = H, which is also KL[q‖p] by Girsanov (the paper drops
@@ -33,18 +34,17 @@ def variational_objective(
     noise: Float[Array, "n d d"],
     times: Float[Array, " t"],
     weights: Float[Array, " t"],
-) -> Float[Array, ""]:
+) -> Scalar:
     """KL[q‖p] + E_q[½|Φ₁ − F|²_D] = E + ½ tr(D⁻¹Λ_XX): the paper's variational objective.
 
-    `eq:disc-KL-approach-momenta` with `eq:disc-KL-data` of [wassermann:14], for D = ½I up to constants. The expected data
-    term adds ½ Σᵢ tr(Dᵢ⁻¹ Λ(xᵢ, xᵢ)) = ½a² Σᵢ ∫ tr(Dᵢ⁻¹ΨᵢΨᵢᵀ)dt to `energy`. With it the unrestricted optimum is no
+    `eq:disc-KL-approach-momenta` with `eq:disc-KL-data` of [wassermann:14], for D = ½I up to constants. The expected
+    data term adds ½ Σᵢ tr(Dᵢ⁻¹ Λ(xᵢ, xᵢ)) = ½a² Σᵢ ∫ tr(Dᵢ⁻¹ΨᵢΨᵢᵀ)dt to `energy`. With it the unrestricted optimum is no
     longer a geodesic: shooting searches a restricted family. *Departure*: the printed gradient has a wrong factor and
     sign and leaves out the flow; here it comes from automatic differentiation.
     """
     trajectory = shooting.geodesic(kernel, positions, momenta, times)
     arrived = trajectory.positions[-1]
-    psi = transport.propagators(transport.landmark_path(trajectory))
-    variance = kernel.variance * jnp.einsum("t,tiab,ticb->iac", weights, psi, psi)
+    variance = covariance.flow_variance(kernel, weights, transport.landmark_path(trajectory))
     trace = jnp.sum(jnp.trace(jnp.linalg.solve(noise, variance), axis1=1, axis2=2))
     misfit = jnp.sum(mahalanobis(targets - arrived, noise))
     return shooting.hamiltonian(kernel, positions, momenta) + 0.5 * (misfit + trace)

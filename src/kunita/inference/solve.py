@@ -25,7 +25,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from kunita import numerics
 from kunita.errors import Outcome
@@ -33,7 +33,8 @@ from kunita.flow import covariance, shooting, transport
 from kunita.inference import objective
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
-from kunita.observations import LandmarkObservations, mahalanobis
+from kunita.observations import mahalanobis
+from kunita.precision import Array, Scalar
 
 TOLERANCE = 1e-6
 """Converged when no landmark's gap exceeds this fraction of its typical noise (never more than this many mm)."""
@@ -59,19 +60,35 @@ class Problem(eqx.Module):
 
 
 class State(eqx.Module):
-    """A point of the search, with everything that was computed there."""
+    """A point of the search, with everything that was computed there.
+
+    `gap` and `pull` are the errors of the two equations of the optimum; `gap_mm` is the largest gap, and `misfit_mm`
+    the larger of that and of the displacement that the pull on the alignment stands for.
+    """
 
     alignment: Alignment
     momenta: Float[Array, "n d"]
     trajectory: shooting.Trajectory
-    energy: Float[Array, ""]
+    energy: Scalar
     gap: Float[Array, "n d"]
     pull: Float[Array, " b"]
-    pull_mm: Float[Array, " b"]
+    gap_mm: Scalar
+    misfit_mm: Scalar
+    drift: Scalar
 
     @property
     def num_steps(self) -> int:
         return len(self.trajectory.times) - 1
+
+    @property
+    def misfit(self) -> float:
+        """The test of convergence, mm; infinite where the shooting failed."""
+        return float(self.misfit_mm) if np.isfinite(self.misfit_mm) else np.inf
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the energy means anything: finite, and the time steps not hopelessly coarse."""
+        return bool(np.isfinite(self.energy)) and float(self.drift) < 1e-3
 
 
 class Step(eqx.Module):
@@ -92,7 +109,8 @@ class Progress:
     num_steps: int
 
 
-class Fit(eqx.Module):
+@dataclasses.dataclass(frozen=True)
+class Fit:
     """The fitted flow and how the solve ended."""
 
     kernel: AbstractKernel
@@ -101,10 +119,10 @@ class Fit(eqx.Module):
     trajectory: shooting.Trajectory
     targets: Float[Array, "n d"]
     noise: Float[Array, "n d d"]
-    energy: Float[Array, ""]
+    energy: float
     gap_mm: float
-    outcome: Outcome = eqx.field(static=True)
-    history: tuple[Progress, ...] = eqx.field(static=True)
+    outcome: Outcome
+    history: tuple[Progress, ...]
 
     @property
     def converged(self) -> bool:
@@ -120,47 +138,58 @@ class Fit(eqx.Module):
 
 @jax.jit
 def look(
-    problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"], times: Float[Array, " t"]
+    problem: Problem,
+    alignment: Alignment,
+    momenta: Float[Array, "n d"],
+    step: Step,
+    length: Scalar,
+    times: Float[Array, " t"],
 ) -> State:
-    """Shoot, and evaluate the energy and both equations of the optimum."""
+    """Shoot from a fraction of a step away, and evaluate the energy and both equations of the optimum there."""
+    alignment = problem.trend.move(alignment, length * step.beta)
+    momenta = momenta + length * step.momenta
     start = alignment(problem.moving)
+    basis = problem.trend.basis(start)
     trajectory = shooting.geodesic(problem.kernel, start, momenta, times)
     missing = problem.targets - trajectory.positions[-1]
     gap = missing - jnp.einsum("iab,ib->ia", problem.noise, trajectory.momenta[-1])
-    energy = trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(missing, problem.noise))
-    pull = jnp.einsum("iab,ia->b", problem.trend.basis(start), momenta)
-    pull_mm = pull * (problem.kernel.variance + jnp.mean(problem.noise))
-    return State(alignment, momenta, trajectory, energy, gap, pull, pull_mm)
+    pull = jnp.einsum("iab,ia->b", basis, momenta)
+    shift = pull * (problem.kernel.variance + jnp.mean(jnp.einsum("iaa->i", problem.noise)))
+    gap_mm = jnp.max(jnp.abs(gap))
+    return State(
+        alignment, momenta, trajectory,
+        energy=trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(missing, problem.noise)),
+        gap=gap, pull=pull, gap_mm=gap_mm, misfit_mm=jnp.max(jnp.abs(shift), initial=gap_mm), drift=trajectory.drift,
+    )  # fmt: skip
 
 
-@jax.jit
-def try_step(problem: Problem, state: State, step: Step, length: Float[Array, ""], times: Float[Array, " t"]) -> State:
-    """The state after a fraction of a step."""
-    alignment = problem.trend.move(state.alignment, length * step.beta)
-    return look(problem, alignment, state.momenta + length * step.momenta, times)
+def look_again(problem: Problem, state: State, times: Float[Array, " t"] | None = None) -> State:
+    """The same point, for another noise or another time grid."""
+    times = state.trajectory.times if times is None else times
+    return look(problem, state.alignment, state.momenta, no_step(problem), 0.0, times)
+
+
+def no_step(problem: Problem) -> Step:
+    """The step that stays."""
+    return Step(np.zeros(len(problem.trend.generators)), np.zeros(problem.targets.shape))
 
 
 def settle(problem: Problem, state: State, limit: float = SEARCH_DRIFT) -> State:
     """The same point with as many time steps as its measured energy drift asks for."""
     for _ in range(4):
-        enough = shooting.enough_steps(state.num_steps, float(state.trajectory.drift), limit)
+        enough = shooting.enough_steps(state.num_steps, float(state.drift), limit)
         if enough == state.num_steps:
             break
-        state = look(problem, state.alignment, state.momenta, jnp.asarray(numerics.time_grid(enough)))
+        state = look_again(problem, state, numerics.time_grid(enough))
     return state
 
 
 def advance(problem: Problem, state: State, step: Step, length: float = 1.0) -> State:
     """The state after a step, on the present time grid."""
-    return try_step(problem, state, step, length, state.trajectory.times)
+    return look(problem, state.alignment, state.momenta, step, length, state.trajectory.times)
 
 
-def trusted(state: State) -> bool:
-    """Whether the energy of a trial means anything: finite, and the time steps not hopelessly coarse for it."""
-    return bool(jnp.isfinite(state.energy)) and float(state.trajectory.drift) < 1e-3
-
-
-# ----------------------------------------------------------------------------------------- 1. path-space Gauss–Newton
+# ------------------------------------------------------------------------------------------- 1. path-space Gauss–Newton
 
 
 class PathSpace(eqx.Module):
@@ -208,42 +237,30 @@ def path_space(
 
 
 path_space_jit = jax.jit(path_space)
+gauss_newton_step = jax.jit(PathSpace.step)
 
 
 def path_space_at(problem: Problem, state: State) -> PathSpace:
     """`path_space` at a point of the search."""
-    weights = simpson(state.trajectory.times)
-    return path_space(problem.kernel, state.trajectory, weights, problem.noise, problem.trend)
-
-
-@jax.jit
-def path_space_step(problem: Problem, state: State) -> Step:
-    """The Gauss–Newton step of the energy over all velocity paths, with the trend eliminated."""
-    return path_space_at(problem, state).step(state.gap, state.pull)
-
-
-def simpson(times: Float[Array, " t"]) -> Float[Array, " t"]:
-    """Simpson weights of a grid that may be traced."""
-    h = (times[2::2] - times[:-2:2]) / 6
-    weights = jnp.zeros(len(times)).at[:-2:2].add(h).at[1::2].add(4 * h)
-    return weights.at[2::2].add(h)
+    weights = numerics.simpson_weights(np.asarray(state.trajectory.times))
+    return path_space_jit(problem.kernel, state.trajectory, weights, problem.noise, problem.trend)
 
 
 def path_space_gauss_newton(problem: Problem, state: State, tolerance: float, halvings: int = 4) -> Iterator[State]:
-    """Gauss–Newton steps, halved while the energy does not fall; ends when converged or too slow to be worth it."""
-    misfits = [misfit_mm(state)]
+    """Gauss–Newton steps, halved while the energy does not fall; ends when converged or too slow to go on."""
+    misfits = [state.misfit]
     while misfits[-1] > tolerance and not misfits[-1] > 0.5 * min(misfits[:-5], default=np.inf):
-        step = path_space_step(problem, state)
+        step = gauss_newton_step(path_space_at(problem, state), state.gap, state.pull)
         trials = (advance(problem, state, step, 0.5**k) for k in range(halvings + 1))
-        trial = next((t for t in trials if trusted(t) and t.energy <= state.energy * (1 + 1e-12)), None)
+        trial = next((t for t in trials if t.trusted and t.energy <= state.energy * (1 + 1e-12)), None)
         if trial is None:
             return
         state = settle(problem, trial)
-        misfits.append(misfit_mm(state))
+        misfits.append(state.misfit)
         yield state
 
 
-# ------------------------------------------------------------------------------------- 2, 3. trust regions in the momenta
+# ----------------------------------------------------------------------------------- 2, 3. trust regions in the momenta
 
 
 class Chart(eqx.Module):
@@ -273,7 +290,7 @@ def chart(problem: Problem, state: State) -> Chart:
     )
 
 
-def energy_in_chart(problem: Problem, state: State, chart: Chart, coordinates: Float[Array, " c"]) -> Float[Array, ""]:
+def energy_in_chart(problem: Problem, state: State, chart: Chart, coordinates: Float[Array, " c"]) -> Scalar:
     """The energy as a function of the chart's coordinates."""
     step = chart.step(coordinates)
     start = problem.trend.move(state.alignment, step.beta)(problem.moving)
@@ -299,7 +316,7 @@ def hessian_product(
     if exact:
         gradient = jax.grad(lambda w: energy_in_chart(problem, state, chart, w))
         return jax.jvp(gradient, (origin,), (vector,))[1]
-    arrival = lambda w: arrival_in_chart(problem, state, chart, w)  # noqa: E731
+    arrival = lambda w: arrival_in_chart(problem, state, chart, w)
     moved = jax.jvp(arrival, (origin,), (vector,))[1]
     weighted = jnp.linalg.solve(problem.noise, moved[..., None])[..., 0]
     prior = vector.at[: len(chart.trend_factor)].set(0.0)
@@ -314,17 +331,17 @@ def quadratic_model(
     here = chart(problem, state)
     size = state.momenta.size + state.pull.size
     gradient = jax.grad(lambda w: energy_in_chart(problem, state, here, w))(jnp.zeros(size))
-    column = lambda v: hessian_product(exact, problem, state, here, v)  # noqa: E731
+    column = lambda v: hessian_product(exact, problem, state, here, v)
     hessian = jax.lax.map(column, jnp.eye(size), batch_size=32)
     return here, gradient, numerics.symmetric(hessian)
 
 
 def bounded_minimum(gradient: np.ndarray, hessian: np.ndarray, radius: float) -> tuple[np.ndarray, float]:
-    """argmin of gᵀw + ½wᵀHw within |w| ≤ radius, by the eigenvalues of H, and the decrease it promises."""
+    """Argmin of gᵀw + ½wᵀHw within |w| ≤ radius, by the eigenvalues of H, and the decrease it promises."""
     eigenvalues, vectors = np.linalg.eigh(hessian)
     g = vectors.T @ gradient
     low = max(0.0, -eigenvalues[0] * (1 + 1e-10) + 1e-12)
-    solve = lambda mu: -g / np.maximum(eigenvalues + mu, 1e-12)  # noqa: E731
+    solve = lambda mu: -g / np.maximum(eigenvalues + mu, 1e-12)
     if eigenvalues[0] > 0 and np.linalg.norm(solve(0.0)) <= radius:
         w = solve(0.0)
     else:
@@ -333,18 +350,20 @@ def bounded_minimum(gradient: np.ndarray, hessian: np.ndarray, radius: float) ->
             middle = 0.5 * (low + high)
             low, high = (middle, high) if np.linalg.norm(solve(middle)) > radius else (low, middle)
         w = solve(high)
+        if eigenvalues[0] < 0:  # the hard case: where the gradient does not tell, go down the lowest valley
+            w[0] += np.sqrt(max(radius**2 - w @ w, 0.0)) * (1.0 if w[0] >= 0 else -1.0)
     return vectors @ w, float(-(g @ w + 0.5 * w @ (eigenvalues * w)))
 
 
 @eqx.filter_jit
 def bounded_minimum_by_products(
-    exact: bool, problem: Problem, state: State, radius: Float[Array, ""]
-) -> tuple[Step, Float[Array, ""], Float[Array, ""]]:
+    exact: bool, problem: Problem, state: State, radius: Scalar
+) -> tuple[Step, Scalar, Scalar]:
     """The same by truncated conjugate gradients (Steihaug), from products with the Hessian only."""
     here = chart(problem, state)
     size = state.momenta.size + state.pull.size
     gradient = jax.grad(lambda w: energy_in_chart(problem, state, here, w))(jnp.zeros(size))
-    product = lambda v: hessian_product(exact, problem, state, here, v)  # noqa: E731
+    product = lambda v: hessian_product(exact, problem, state, here, v)
 
     def to_boundary(w: Array, v: Array) -> Array:
         a, b, c = v @ v, w @ v, w @ w - radius**2
@@ -379,10 +398,10 @@ def best_step(exact: bool, problem: Problem, state: State, radius: float) -> tup
 def trust_region(exact: bool, problem: Problem, state: State, tolerance: float) -> Iterator[State]:
     """Minimise a quadratic model within a radius that follows how well the model predicts the energy."""
     radius = 2 * float(np.sqrt(state.momenta.size))
-    while misfit_mm(state) > tolerance:
+    while state.misfit > tolerance:
         step, promised, length = best_step(exact, problem, state, radius)
         trial = advance(problem, state, step)
-        gained = float(state.energy - trial.energy) if trusted(trial) else -np.inf
+        gained = float(state.energy - trial.energy) if trial.trusted else -np.inf
         if promised <= 1e-13 * abs(float(state.energy)) or length < 1e-9:
             return
         if gained > 0.1 * promised:
@@ -393,7 +412,7 @@ def trust_region(exact: bool, problem: Problem, state: State, tolerance: float) 
         yield state
 
 
-# ------------------------------------------------------------------------------------------------ the exact Newton finish
+# ---------------------------------------------------------------------------------------------- the exact Newton finish
 
 
 def equations(problem: Problem, state: State, step: Step) -> tuple[Float[Array, "n d"], Float[Array, " b"]]:
@@ -409,19 +428,18 @@ def equations(problem: Problem, state: State, step: Step) -> tuple[Float[Array, 
 def newton_step(problem: Problem, state: State) -> Step:
     """(B_q + DB_p)δp₀ + (…)β = F − φ₁ − Dλ together with the trend's equation, by forward differentiation."""
     b, n, d = state.pull.size, *state.momenta.shape
-    unpack = lambda w: Step(w[:b], w[b:].reshape(n, d))  # noqa: E731
-    flat = lambda w: jnp.concatenate([part.ravel() for part in equations(problem, state, unpack(w))])  # noqa: E731
+    unpack = lambda w: Step(w[:b], w[b:].reshape(n, d))
+    flat = lambda w: jnp.concatenate([part.ravel() for part in equations(problem, state, unpack(w))])
     origin = jnp.zeros(b + n * d)
     columns = jax.lax.map(lambda v: jax.jvp(flat, (origin,), (v,))[1], jnp.eye(b + n * d), batch_size=64)
     return unpack(jnp.linalg.solve(columns.T, -flat(origin)))
 
 
 @jax.jit
-def newton_step_by_products(problem: Problem, state: State) -> Step:
+def newton_step_by_products(problem: Problem, state: State, linear: PathSpace) -> Step:
     """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one with Λ for B_qJᵀ."""
     b, n, d = state.pull.size, *state.momenta.shape
     none = Step(jnp.zeros(b), jnp.zeros((n, d)))
-    linear = path_space_at(problem, state)
 
     def product(error: tuple[Array, Array]) -> tuple[Array, Array]:
         return jax.jvp(lambda s: equations(problem, state, s), (none,), (linear.step(error[0], -error[1]),))[1]
@@ -436,8 +454,12 @@ def newton_step_by_products(problem: Problem, state: State) -> Step:
 def exact_newton(problem: Problem, state: State, tolerance: float) -> Iterator[State]:
     """Exact Newton steps, shortened until the gap closes and the energy does not rise."""
     small = state.momenta.size + state.pull.size <= DENSE
-    while misfit_mm(state) > tolerance:
-        step = (newton_step if small else newton_step_by_products)(problem, state)
+    while state.misfit > tolerance:
+        step = (
+            newton_step(problem, state)
+            if small
+            else newton_step_by_products(problem, state, path_space_at(problem, state))
+        )
         trials = ((t, advance(problem, state, step, t)) for t in (1.0, 0.5, 0.25, 0.125))
         trial = next((new for t, new in trials if closes_gap(state, new, 0.5 * t)), None)
         if trial is None:
@@ -449,7 +471,7 @@ def exact_newton(problem: Problem, state: State, tolerance: float) -> Iterator[S
 def closes_gap(old: State, new: State, share: float) -> bool:
     """Whether a trial closes this share of the gap without raising the energy (beyond rounding)."""
     limit = float(old.energy) + 1e-9 * abs(float(old.energy)) + 1e-12
-    return trusted(new) and float(new.energy) <= limit and misfit_mm(new) <= (1 - share) * misfit_mm(old)
+    return new.trusted and float(new.energy) <= limit and new.misfit <= (1 - share) * old.misfit
 
 
 # ------------------------------------------------------------------------------------------------------ the whole solve
@@ -474,24 +496,32 @@ def solve(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] |
     If full Gauss–Newton steps from there converge, the problem is nearly linear and that is the answer. Otherwise the
     noise is raised and lowered again level by level, each level starting where the last one ended.
     """
-    times = jnp.asarray(numerics.time_grid(shooting.DEFAULT_STEPS))
-    start = look(problem, alignment, jnp.zeros_like(problem.targets) if momenta is None else momenta, times)
+    times = numerics.time_grid(shooting.DEFAULT_STEPS)
+    momenta = np.zeros(problem.targets.shape) if momenta is None else momenta
+    start = look(problem, alignment, momenta, no_step(problem), 0.0, times)
     sd = noise_sd(problem)
     tolerance = TOLERANCE * min(1.0, sd)
     log: list[Progress] = []
     direct = functools.partial(path_space_gauss_newton, halvings=0)
     state = follow("path-space Gauss-Newton", direct, problem, start, tolerance, 1.0, log)
-    if tolerance < misfit_mm(state) < 0.3 * sd:
+    if tolerance < state.misfit < 0.3 * sd:
         state = follow("exact Newton", exact_newton, problem, state, tolerance, 1.0, log)
-    if misfit_mm(state) > tolerance:
+    if state.misfit > tolerance:
         state = continuation(problem, start, tolerance, sd, log)
     state = settle(problem, state, shooting.MAX_DRIFT)
     state = follow("exact Newton", exact_newton, problem, state, tolerance, 1.0, log)
-    outcome = Outcome.CONVERGED if misfit_mm(state) <= tolerance else Outcome.STALLED
     return Fit(
         problem.kernel, problem.trend, state.alignment, state.trajectory, problem.targets, problem.noise,
-        state.energy, gap_mm(state), outcome, tuple(log),
+        float(state.energy), float(state.gap_mm), outcome(state, tolerance, log), tuple(log),
     )  # fmt: skip
+
+
+def outcome(state: State, tolerance: float, log: list[Progress]) -> Outcome:
+    """How a solve ended: converged, out of iterations (the last method used them all), or stalled."""
+    if state.misfit <= tolerance:
+        return Outcome.CONVERGED
+    last = [row.method for row in log[-MAX_ITERATIONS:]]
+    return Outcome.ITERATIONS if len(set(last)) == 1 and len(last) == MAX_ITERATIONS else Outcome.STALLED
 
 
 def solve_small(problem: Problem, alignment: Alignment) -> Fit:
@@ -501,26 +531,35 @@ def solve_small(problem: Problem, alignment: Alignment) -> Fit:
     """
     log: list[Progress] = []
     while True:
-        still = shooting.standstill(alignment(problem.moving))
-        linear = path_space_jit(problem.kernel, still, jnp.ones(1), problem.noise, problem.trend)
-        missing = problem.targets - still.positions[0]
-        beta, dual = linear.dual_change(missing, jnp.zeros(len(problem.trend.generators)))
-        shift = float(jnp.max(jnp.abs(problem.trend.basis(still.positions[0]) @ beta), initial=0.0))
-        energy = 0.5 * jnp.sum(missing * dual)
-        log.append(Progress("regression", 1.0, float(energy), shift, 0))
+        still, energy, beta, shift = regression_step(problem, alignment)
+        log.append(Progress("regression", 1.0, float(energy), float(shift), 0))
         converged = shift <= TOLERANCE * min(1.0, noise_sd(problem))
         if converged or len(log) >= MAX_ITERATIONS:
             break
         alignment = problem.trend.move(alignment, beta)
-    outcome = Outcome.CONVERGED if converged else Outcome.ITERATIONS
+    end = Outcome.CONVERGED if converged else Outcome.ITERATIONS
     return Fit(
-        problem.kernel, problem.trend, alignment, still, problem.targets, problem.noise, energy, shift, outcome, tuple(log)
-    )
+        problem.kernel, problem.trend, alignment, still, problem.targets, problem.noise,
+        float(energy), float(shift), end, tuple(log),
+    )  # fmt: skip
+
+
+@jax.jit
+def regression_step(
+    problem: Problem, alignment: Alignment
+) -> tuple[shooting.Trajectory, Scalar, Float[Array, " b"], Scalar]:
+    """The flow at rest, the energy ½yᵀPy, and the change of the alignment with the largest shift it makes, mm."""
+    still = shooting.standstill(alignment(problem.moving))
+    linear = path_space(problem.kernel, still, jnp.ones(1), problem.noise, problem.trend)
+    missing = problem.targets - still.positions[0]
+    beta, dual = linear.dual_change(missing, jnp.zeros(len(problem.trend.generators)))
+    shift = jnp.max(jnp.abs(problem.trend.basis(still.positions[0]) @ beta), initial=0.0)
+    return still, 0.5 * jnp.sum(missing * dual), beta, shift
 
 
 def noise_sd(problem: Problem) -> float:
     """The typical noise, mm: root mean square over landmarks and axes."""
-    return float(jnp.sqrt(jnp.mean(jnp.trace(problem.noise, axis1=1, axis2=2)) / problem.targets.shape[1]))
+    return float(np.sqrt(np.trace(np.asarray(problem.noise), axis1=1, axis2=2).mean() / problem.targets.shape[1]))
 
 
 def continuation(problem: Problem, state: State, tolerance: float, sd: float, log: list[Progress]) -> State:
@@ -534,14 +573,14 @@ def continuation(problem: Problem, state: State, tolerance: float, sd: float, lo
         factor = ahead[0]
         level = eqx.tree_at(lambda p: p.noise, problem, factor * problem.noise)
         goal = tolerance if factor == 1.0 else 0.01 * sd * factor**0.5
-        start = settle(level, look(level, state.alignment, state.momenta, state.trajectory.times))
+        start = settle(level, look_again(level, state))
         near = np.isfinite(reached) and factor > 0.95 * reached
         for name, method in METHODS if near else METHODS[:2]:
             trial = follow(name, method, level, start, goal, factor, log)
-            if misfit_mm(trial) <= goal:
+            if trial.misfit <= goal:
                 break
             start = trial if near else start
-        if misfit_mm(trial) <= goal or near or not np.isfinite(reached):
+        if trial.misfit <= goal or near or not np.isfinite(reached):
             reached, state = ahead.pop(0), trial
         else:
             ahead.insert(0, float(np.sqrt(reached * factor)) if factor < 0.9 * reached else 0.96 * reached)
@@ -558,17 +597,7 @@ def follow(
     log: list[Progress],
 ) -> State:
     """Run one method at one level, keeping the log."""
-    for state in itertools.islice(method(problem, state, tolerance), MAX_ITERATIONS):
-        log.append(Progress(name, factor, float(state.energy), gap_mm(state), state.num_steps))
+    for new in itertools.islice(method(problem, state, tolerance), MAX_ITERATIONS):
+        state = new
+        log.append(Progress(name, factor, float(state.energy), float(state.gap_mm), state.num_steps))
     return state
-
-
-def gap_mm(state: State) -> float:
-    """max|F − φ₁ − Dλ|, mm: the test of convergence."""
-    return float(jnp.max(jnp.abs(state.gap)))
-
-
-def misfit_mm(state: State) -> float:
-    """The larger of both equations' errors, mm."""
-    misfit = max(gap_mm(state), float(jnp.max(jnp.abs(state.pull_mm), initial=0.0)))
-    return misfit if np.isfinite(misfit) else np.inf

@@ -5,12 +5,13 @@ is x̃ + h(x̃)β with the basis h of the Lie algebra; a finite one is its expon
 """
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
+from kunita import numerics
 from kunita.errors import ArgumentError
+from kunita.precision import Array, Scalar
 
 KINDS = ("none", "translation", "rigid", "similarity", "affine")
 
@@ -39,7 +40,7 @@ class Trend(eqx.Module):
     """
 
     generators: Float[Array, "b d d1"]
-    scale: Float[Array, ""]
+    scale: Scalar
 
     def basis(self, points: Float[Array, "m d"]) -> Float[Array, "m d b"]:
         """h(x): the displacement of each point per unit of β."""
@@ -49,8 +50,8 @@ class Trend(eqx.Module):
     def move(self, alignment: Alignment, beta: Float[Array, " b"]) -> Alignment:
         """T_β ∘ alignment, with T_β the exponential of the generators."""
         d = alignment.offset.shape[0]
-        algebra = jnp.tensordot(beta, self.generators, axes=1).at[:, :d].divide(self.scale)
-        group = jax.scipy.linalg.expm(jnp.concatenate([algebra, jnp.zeros((1, d + 1))]))
+        algebra = jnp.tensordot(beta, self.generators, axes=1) / jnp.append(self.scale * jnp.ones(d), 1.0)
+        group = numerics.exponential(jnp.concatenate([algebra, jnp.zeros((1, d + 1))]))
         a, t = group[:d, :d], group[:d, d]
         return Alignment(alignment.center, a @ alignment.matrix, a @ alignment.offset + t)
 

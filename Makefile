@@ -1,0 +1,32 @@
+# make demo   run the main job end to end on generated data
+# make test   run the whole test suite
+# make lint   formatting, lint and types
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+.DELETE_ON_ERROR:
+
+.venv/base: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/test: .venv/base
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[test]"
+	touch $@
+
+demo: .venv/base
+	$(BIN)/python examples/circle_to_flower.py --out demo
+
+test: .venv/test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,66 @@
+"""How often the fit converges on truths drawn from the prior itself, and how often a second start does better.
+
+2-D, 15 landmarks in a square of side 3σ, noise 0.1a, Euler–Maruyama with 200 steps; seeds 0…199.
+
+    python benchmarks/prior_draws.py [--draws 200] [--ratios 0.3 0.6]
+"""
+
+import argparse
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import kunita
+from kunita.inference import solve, trend
+
+
+def problem(ratio: float, seed: int) -> solve.Problem:
+    """Landmarks, their simulated and noisy targets, and the true parameters."""
+    rng = np.random.default_rng(seed)
+    kernel, x = kunita.Gaussian(1.0, ratio), rng.uniform(0, 3, (15, 2))
+    truth = kunita.simulate(kernel, x, np.zeros_like(x), num_paths=1, num_steps=200, key=seed)[0]
+    noise = np.broadcast_to((0.1 * ratio) ** 2 * np.eye(2), (15, 2, 2))
+    targets = truth + 0.1 * ratio * rng.normal(size=x.shape)
+    return solve.Problem(kernel, jnp.asarray(x), jnp.asarray(targets), jnp.asarray(noise), trend.determined_trend("none", x)[0])
+
+
+def second_start(task: solve.Problem, seed: int) -> np.ndarray:
+    """Momenta of a random velocity field of the prior."""
+    gram = np.asarray(task.kernel.gram(task.moving, task.moving))
+    root = np.linalg.cholesky(gram + 1e-10 * gram[0, 0] * np.eye(15))
+    return np.linalg.solve(root.T, np.random.default_rng(1000 + seed).normal(size=(15, 2)))
+
+
+def main(ratios: list[float], draws: int) -> None:
+    """Print one row per ratio a/σ."""
+    stay = trend.Alignment(np.zeros(2), np.eye(2), np.zeros(2))
+    print("| a/σ | draws | converged | second start converged | of these, lower energy | median s | worst s |")
+    print("|---|---|---|---|---|---|---|")
+    for ratio in ratios:
+        converged, again, lower, seconds = 0, 0, 0, []
+        for seed in range(draws):
+            with jax.enable_x64(True):
+                task = problem(ratio, seed)
+                began = time.perf_counter()
+                first = solve.solve(task, stay)
+                seconds.append(time.perf_counter() - began)
+                second = solve.solve(task, stay, second_start(task, seed))
+            converged += first.converged
+            if first.converged and second.converged:
+                again += 1
+                lower += second.energy < first.energy * (1 - 1e-6) - 1e-6
+        print(
+            f"| {ratio} | {draws} | {converged} ({100 * converged / draws:.1f} %) | {again} | {lower} "
+            f"| {np.median(seconds):.2f} | {max(seconds):.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--ratios", type=float, nargs="+", default=[0.3, 0.6])
+    arguments = parser.parse_args()
+    main(arguments.ratios, arguments.draws)

@@ -1,0 +1,1 @@
+"""Values in, matplotlib Figure out; never shows, never reads a file."""

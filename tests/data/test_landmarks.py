@@ -1,0 +1,73 @@
+"""Landmarks, and the matching of two sets."""
+
+import numpy as np
+import pytest
+
+from kunita.data.landmarks import Landmarks, match
+from kunita.errors import LandmarkError
+
+POINTS = np.arange(6.0).reshape(3, 2)
+
+
+def test_names_pair_by_name_whatever_the_order():
+    pairs = match(Landmarks(POINTS, ("a", "b", "c")), Landmarks(POINTS[::-1], ("c", "b", "a")))
+    np.testing.assert_array_equal(pairs.moving.points, pairs.fixed.points)
+    assert pairs.pairing == "name"
+    assert pairs.labels == ("a", "b", "c")
+
+
+def test_landmarks_without_a_partner_are_left_and_named():
+    pairs = match(Landmarks(POINTS, ("a", "b", "c")), Landmarks(POINTS, ("b", "c", "d")))
+    assert pairs.labels == ("b", "c")
+    assert pairs.unmatched == ("a", "d")
+
+
+def test_without_names_pairs_are_by_order_and_numbered():
+    pairs = match(Landmarks(POINTS), Landmarks(POINTS, ("x", "y", "z")))
+    assert pairs.pairing == "order"
+    assert pairs.labels == ("1", "2", "3")
+
+
+def test_covariances_travel_with_their_points():
+    covariances = np.array([k * np.eye(2) for k in (1, 2, 3)])
+    pairs = match(Landmarks(POINTS, ("a", "b", "c"), covariances), Landmarks(POINTS[:2], ("c", "a")))
+    np.testing.assert_array_equal(pairs.moving.covariances, covariances[[0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"points": np.zeros((0, 3))}, "no landmarks"),
+        ({"points": np.zeros((3, 4))}, "expected an"),
+        ({"points": np.zeros(3)}, "expected an"),
+        ({"points": np.array([[0, 1], [np.nan, 2]]), "names": ("a", "tip")}, "'tip'.*not finite"),
+        ({"points": np.array([[0, 1], [np.inf, 2]])}, "'2'.*not finite"),
+        ({"points": POINTS, "names": ("a", "b")}, "names: expected 3"),
+        ({"points": POINTS, "names": ("a", "b", "a")}, "'a' is used more than once"),
+        ({"points": POINTS, "names": ("a", " ", "c")}, "row 1 is empty"),
+        ({"points": POINTS, "covariances": np.eye(2)}, "expected shape"),
+        (
+            {"points": POINTS, "names": ("a", "b", "c"), "covariances": np.array([np.eye(2), -np.eye(2), np.eye(2)])},
+            "'b'.*positive",
+        ),
+        ({"points": POINTS, "covariances": np.array([np.eye(2), np.zeros((2, 2)), np.eye(2)])}, "positive definite"),
+        ({"points": POINTS, "covariances": np.array([np.eye(2), [[1, 0.5], [0, 1]], np.eye(2)])}, "symmetric"),
+        ({"points": POINTS, "covariances": np.full((3, 2, 2), np.nan)}, "'1'.*not finite"),
+    ],
+)
+def test_bad_landmarks_are_refused_by_name(arguments, message):
+    with pytest.raises(LandmarkError, match=message):
+        Landmarks(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "message"),
+    [
+        (Landmarks(POINTS[:2]), "unequal counts: 3 moving and 2 fixed"),
+        (Landmarks(np.zeros((3, 3)), ("a", "b", "c")), "mixed dimensions"),
+        (Landmarks(POINTS, ("x", "y", "z")), "no common names"),
+    ],
+)
+def test_sets_that_cannot_be_paired_are_refused(fixed, message):
+    with pytest.raises(LandmarkError, match=message):
+        match(Landmarks(POINTS, ("a", "b", "c")), fixed)

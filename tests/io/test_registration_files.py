@@ -1,0 +1,78 @@
+"""A registration survives its file."""
+
+import h5py
+import numpy as np
+import pytest
+
+import kunita
+from kunita.errors import FileError
+from problems import KERNELS, gp_displaced
+
+MOVING, FIXED = gp_displaced(12, seed=5, rms=8.0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "model", "align"),
+    [
+        (kunita.Gaussian(50.0, 5.0), "endpoint", "rigid"),
+        (kunita.Gaussian(50.0, 4.0) + kunita.RationalQuadratic(20.0, 2.0, alpha=2.5), "pathwise", "none"),
+        (KERNELS["matern52"], "small", "affine"),
+    ],
+)
+def test_what_is_loaded_equals_what_was_saved_to_the_last_bit(tmp_path, kernel, model, align):
+    names = tuple(f"point {i} µ" for i in range(12))
+    reg = kunita.register(
+        kunita.Landmarks(MOVING, names),
+        kunita.Landmarks(FIXED, names),
+        kernel=kernel,
+        noise=1.0,
+        model=model,
+        align=align,
+    )
+    kunita.save(reg, tmp_path / "registration.h5")
+    loaded = kunita.load(tmp_path / "registration.h5")
+    assert loaded.kernel == reg.kernel
+    assert loaded.summary() == reg.summary()
+    assert loaded.moving.names == names
+    assert loaded.history == reg.history
+    here, there = (r.posterior.predict(MOVING + 3.0) for r in (reg, loaded))
+    np.testing.assert_array_equal(here.mean, there.mean)
+    np.testing.assert_array_equal(here.covariance, there.covariance)
+    np.testing.assert_array_equal(reg.posterior.inverse(FIXED).mean, loaded.posterior.inverse(FIXED).mean)
+
+
+def test_files_are_replaced_only_on_request_and_only_when_complete(tmp_path, monkeypatch):
+    reg = kunita.register(MOVING, FIXED, kernel=kunita.Gaussian(50.0, 5.0), noise=1.0)
+    path = tmp_path / "registration.h5"
+    kunita.save(reg, path)
+    with pytest.raises(FileError, match="overwrite"):
+        kunita.save(reg, path)
+    before = path.read_bytes()
+    monkeypatch.setattr(h5py.Group, "create_dataset", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        kunita.save(reg, path, overwrite=True)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["registration.h5"]
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(FileError, match="no such file"):
+        kunita.load(tmp_path / "absent.h5")
+    (tmp_path / "text.h5").write_text("not HDF5")
+    with pytest.raises(FileError, match="not a complete"):
+        kunita.load(tmp_path / "text.h5")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = 1
+    with pytest.raises(FileError, match="expected a kunita registration"):
+        kunita.load(tmp_path / "other.h5")
+    reg = kunita.register(MOVING, FIXED, kernel=kunita.Gaussian(50.0, 5.0), noise=1.0)
+    with pytest.raises(FileError, match="does not exist"):
+        kunita.save(reg, tmp_path / "nowhere" / "registration.h5")
+
+
+def test_a_file_cannot_name_a_class_of_its_own(tmp_path):
+    with h5py.File(tmp_path / "evil.h5", "w") as file:
+        file.attrs["format"], file.attrs["version"] = "kunita registration", 1
+        file.create_group("registration").attrs["class"] = "Popen"
+    with pytest.raises(FileError, match="unknown kind of object 'Popen'"):
+        kunita.load(tmp_path / "evil.h5")

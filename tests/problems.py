@@ -1,0 +1,76 @@
+"""Small problems with known answers, and the instances that laws are checked on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import kunita
+from kunita.inference import solve, trend
+
+KERNELS = {
+    "gaussian": kunita.Gaussian(3.0, 1.2),
+    "matern32": kunita.Matern32(3.0, 1.2),
+    "matern52": kunita.Matern52(3.0, 1.2),
+    "matern72": kunita.Matern72(3.0, 1.2),
+    "rational": kunita.RationalQuadratic(3.0, 1.2, alpha=1.5),
+    "sum": kunita.Gaussian(5.0, 1.0) + kunita.Matern52(2.0, 0.7),
+}
+
+
+def random_phase(seed, n=12, d=2, size=6.0, strength=0.35):
+    """Landmarks in a box of this size, with random momenta of this strength."""
+    rng = np.random.default_rng(seed)
+    return rng.uniform(-size / 2, size / 2, (n, d)), strength * rng.normal(size=(n, d))
+
+
+def gp_displaced(n, seed, length_scale=50.0, side=150.0, rms=6.0, d=3):
+    """Landmarks in a cube, displaced by a draw from the Gaussian process scaled to a root mean square displacement."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0, side, (n, d))
+    gram = np.exp(-np.sum((x[:, None] - x) ** 2, axis=2) / (2 * length_scale**2))
+    u = np.linalg.cholesky(gram + 1e-9 * np.eye(n)) @ rng.normal(size=(n, d))
+    return x, x + u * rms / np.sqrt(np.mean(np.sum(u**2, axis=1)))
+
+
+def initial_velocity(kernel, points, seed):
+    """Momenta of a random velocity field with the kernel's covariance: p = K⁻¹v, v ~ N(0, K)."""
+    rng = np.random.default_rng(seed)
+    gram = np.asarray(kernel.gram(points, points))
+    root = np.linalg.cholesky(gram + 1e-10 * gram[0, 0] * np.eye(len(points)))
+    return np.linalg.solve(root.T, rng.normal(size=points.shape))
+
+
+def rotation(d, seed=0):
+    """A proper rotation."""
+    q, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))
+    q[:, 0] *= np.sign(np.linalg.det(q))
+    return q
+
+
+THREE = {
+    "moving": np.array([[0, 0], [1.5, 0], [0.5, 2.0]]),
+    "fixed": np.array([[1.5, 0.3], [2.1, -1.0], [1.7, 2.8]]),
+    "queries": np.array([[0.7, 0.7], [3, 1], [-4, 0.0]]),
+    "kernel": kunita.Gaussian(2.0, 1.0),
+    "noise": np.sqrt(0.15),
+}
+"""The three-landmark example of the design, whose exact posterior is known from guided simulation."""
+
+
+def fit(kernel, moving, fixed, noise, align="none"):
+    """Solve one problem in the core, without the door around it."""
+    n, d = moving.shape
+    start = trend.procrustes(align, moving, fixed, np.ones(n))
+    free, _ = trend.determined_trend(align, np.asarray(start(moving)) - start.offset)
+    start = trend.Alignment(start.center, start.matrix, np.zeros(d) if align != "none" else start.offset)
+    origin = fixed.mean(0) if align != "none" else np.zeros(d)
+    covariances = np.broadcast_to(noise**2 * np.eye(d), (n, d, d)) if np.ndim(noise) == 0 else noise
+    problem = solve.Problem(kernel, jnp.asarray(moving), jnp.asarray(fixed - origin), jnp.asarray(covariances), free)
+    return solve.solve(problem, jax.tree.map(jnp.asarray, start))
+
+
+def grid(points, margin, spacing):
+    """A dense grid around some points."""
+    low, high = points.min(0) - margin, points.max(0) + margin
+    axes = [np.arange(a, b, spacing) for a, b in zip(low, high, strict=True)]
+    return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, points.shape[1])

@@ -1,0 +1,77 @@
+"""The tree is the data flow: imports point one way, names are public once, and importing costs nothing."""
+
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+
+import kunita
+
+SOURCE = pathlib.Path(kunita.__file__).parent
+
+ORDER = (
+    "errors", "precision", "numerics", "kernels",
+    "flow.shooting", "flow.transport", "flow.covariance", "flow.moments", "flow.simulate",
+    "observations", "inference.objective", "inference.trend", "inference.solve", "inference.evidence",
+    "gaussians", "posterior",
+    "data.landmarks", "data.phantom", "registration", "io.registration_files", "figures.deformation",
+)  # fmt: skip
+"""Every module, in the order of the data flow: each may import only those before it."""
+
+
+def modules():
+    for path in SOURCE.rglob("*.py"):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        if not name.endswith("__init__"):
+            yield name, ast.parse(path.read_text())
+
+
+def imported(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_module_has_its_place_in_the_flow():
+    assert sorted(name for name, _ in modules()) == sorted(ORDER)
+
+
+def test_imports_point_up_the_flow_only():
+    for name, tree in modules():
+        for target in imported(tree):
+            inner = target.removeprefix("kunita.")
+            if target.startswith("kunita.") and inner in ORDER:
+                assert ORDER.index(inner) < ORDER.index(name), f"{name} imports {inner}"
+
+
+def test_public_names_exist_and_the_stub_lists_the_same():
+    stub = set(re.findall(r"import (\w+) as \1", (SOURCE / "__init__.pyi").read_text()))
+    assert stub == set(kunita.__all__) - {"__version__"}
+    for name in kunita.__all__:
+        assert getattr(kunita, name) is not None
+    assert set(dir(kunita)) == set(kunita.__all__)
+
+
+def test_importing_kunita_imports_nothing_heavy():
+    code = "import sys, kunita; print([m for m in ('jax', 'numpy', 'scipy', 'matplotlib') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_only_numerics_adds_jitter():
+    for name, tree in modules():
+        if name != "numerics":
+            calls = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "cholesky"]
+            where = {ast.unparse(c.value) for c in calls}
+            assert where <= {"numerics", "jnp.linalg"}, name
+
+
+def test_functions_stay_short():
+    """Past 60 lines a function is looking for a missing noun (`register` is mostly its docstring)."""
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 60, f"{name}.{node.name}"

@@ -1,0 +1,93 @@
+"""Every kernel × every law."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.gaussian_process import kernels as sk
+
+import kunita
+from kunita.errors import ArgumentError
+from problems import KERNELS
+
+everyone = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+POINTS = np.random.default_rng(0).uniform(-4, 4, (15, 3))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (kunita.Gaussian(2.5, 1.5), sk.RBF(2.5)),
+        (kunita.Matern32(2.5, 1.5), sk.Matern(2.5, nu=1.5)),
+        (kunita.Matern52(2.5, 1.5), sk.Matern(2.5, nu=2.5)),
+        (kunita.Matern72(2.5, 1.5), sk.Matern(2.5, nu=3.5)),
+        (kunita.RationalQuadratic(2.5, 1.5, alpha=0.8), sk.RationalQuadratic(2.5, alpha=0.8)),
+    ],
+)
+def test_gram_matrix_agrees_with_scikit_learn(ours, theirs):
+    np.testing.assert_allclose(ours.gram(POINTS, POINTS), 1.5**2 * theirs(POINTS), rtol=1e-9, atol=1e-12)
+
+
+@everyone
+def test_gradient_is_slope_times_difference(kernel):
+    x, y = jnp.asarray(POINTS[0]), jnp.asarray(POINTS[1])
+    by_hand = kernel.slope(jnp.sum((x - y) ** 2)) * (x - y)
+    step = 1e-6 * jnp.eye(3)
+    differences = jnp.array([(kernel(x + e, y) - kernel(x - e, y)) / 2e-6 for e in step])
+    np.testing.assert_allclose(by_hand, differences, atol=1e-9)
+    np.testing.assert_allclose(jax.grad(kernel)(x, y), by_hand, rtol=1e-13)
+
+
+@everyone
+@pytest.mark.parametrize("distance", [0.0, 1e-7, 1e-3, 0.5, 4.0])
+def test_hessian_and_third_derivatives_are_right_even_at_coincidence(kernel, distance):
+    delta = distance * jnp.array([0.6, 0.0, 0.8])
+    by_autodiff = jax.hessian(lambda d: kernel.value(jnp.sum(d**2)))(delta)
+    np.testing.assert_allclose(kernel.hessian(delta), by_autodiff, rtol=1e-8, atol=1e-12)
+    h = 1e-5
+    along = jnp.array([0.3, -0.5, 0.8])
+    differences = (kernel.hessian(delta + h * along) - kernel.hessian(delta - h * along)) / (2 * h)
+    third = jax.jvp(kernel.hessian, (delta,), (along,))[1]
+    rough = isinstance(kernel, kunita.Matern32) and distance < 1e-2  # its Hessian has a cusp there
+    if not rough:
+        np.testing.assert_allclose(third, differences, rtol=1e-4, atol=2e-5)
+    assert np.all(np.isfinite(third))
+
+
+@everyone
+def test_gram_is_positive_definite_and_variance_is_on_its_diagonal(kernel):
+    gram = kernel.gram(POINTS, POINTS)
+    assert np.linalg.eigvalsh(gram)[0] > 0
+    np.testing.assert_allclose(np.diag(gram), kernel.variance, rtol=1e-14)
+
+
+@everyone
+def test_scale_mixture_is_the_kernel(kernel):
+    weights, variances = kernel.scale_mixture()
+    s = jnp.asarray(np.r_[0, np.geomspace(1e-6, 400, 60)])
+    mixed = jnp.exp(-s[:, None] / (2 * variances)) @ weights
+    assert np.all(np.asarray(weights) > 0)
+    np.testing.assert_allclose(mixed, kernel.value(s), atol=2e-8 * float(kernel.variance))
+
+
+@everyone
+def test_derivative_in_the_parameters_agrees_with_differences(kernel):
+    parameters, tree = jax.tree.flatten(kernel)
+    value = lambda p: jax.tree.unflatten(tree, p).value(jnp.array(2.7))
+    gradient = jax.grad(lambda p: value(p))([jnp.asarray(p) for p in parameters])
+    for i, slope in enumerate(gradient):
+        up, down = ([p + h * (j == i) for j, p in enumerate(parameters)] for h in (1e-6, -1e-6))
+        np.testing.assert_allclose(slope, (value(up) - value(down)) / 2e-6, rtol=1e-6, atol=1e-9)
+
+
+def test_sums_are_flat_and_add_up():
+    total = kunita.Gaussian(1.0, 1.0) + kunita.Matern32(2.0, 1.0) + kunita.Gaussian(3.0, 2.0)
+    assert len(total.kernels) == 3
+    np.testing.assert_allclose(total.variance, 6.0, rtol=1e-15)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("name", ["length_scale", "amplitude"])
+def test_parameters_that_are_not_positive_are_refused_by_name(name, bad):
+    with pytest.raises(ArgumentError, match=name):
+        kunita.Gaussian(**{"length_scale": 1.0, "amplitude": 1.0, name: bad})

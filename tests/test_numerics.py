@@ -1,0 +1,40 @@
+"""Small numerical tools against their library counterparts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from kunita import numerics
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_small_inverses_invert(d):
+    matrices = RNG.normal(size=(50, d, d)) + 2 * np.eye(d)
+    np.testing.assert_allclose(numerics.inverse_small(matrices), np.linalg.inv(matrices), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-6, 1.0, 8.0])
+def test_exponential_agrees_with_scipy_and_is_smooth_at_zero(size):
+    matrix = size * RNG.normal(size=(4, 4)) / 4
+    np.testing.assert_allclose(numerics.exponential(matrix), scipy.linalg.expm(matrix), rtol=1e-11, atol=1e-12)
+    second = jax.hessian(lambda t: jnp.sum(numerics.exponential(t * jnp.eye(4))))(0.0)
+    assert float(second) == pytest.approx(4.0)  # d²/dt² of 4eᵗ
+
+
+@pytest.mark.parametrize("stops", [[], [0.3], [0.25, 0.5, 0.9]])
+def test_time_grids_end_simpson_pairs_at_every_stop_and_integrate_cubics_exactly(stops):
+    times = numerics.time_grid(10, stops)
+    weights = numerics.simpson_weights(times)
+    assert np.all(weights > 0)
+    assert set(stops) <= set(times[::2])
+    for power in range(4):
+        assert weights @ times**power == pytest.approx(1 / (power + 1), rel=1e-12)
+
+
+def test_block_diagonal_agrees_with_scipy():
+    blocks = RNG.normal(size=(4, 3, 2))
+    np.testing.assert_array_equal(numerics.block_diagonal(blocks), scipy.linalg.block_diag(*blocks))

@@ -1,0 +1,176 @@
+"""The one door: what it accepts, what it refuses, what it says."""
+
+import numpy as np
+import pytest
+
+import kunita
+from kunita.errors import ArgumentError, LandmarkError
+from problems import gp_displaced, rotation
+
+KERNEL = kunita.Gaussian(50.0, 5.0)
+MOVING, FIXED = gp_displaced(12, seed=5, rms=8.0)
+
+
+def finite(reg):
+    """Everything a user may ask for is finite."""
+    got = reg.posterior.predict(np.r_[reg.moving.points, reg.moving.points + 5.0])
+    back = reg.posterior.inverse(got.mean)
+    numbers = (
+        got.mean,
+        got.covariance,
+        back.mean,
+        back.covariance,
+        got.radius(),
+        [reg.evidence, reg.energy, reg.gap_mm],
+    )
+    return all(np.all(np.isfinite(part)) for part in numbers) and np.all(got.std > 0)
+
+
+def test_without_parameters_kernel_and_noise_come_from_the_evidence():
+    reg = kunita.register(MOVING, FIXED + np.random.default_rng(0).normal(size=FIXED.shape))
+    assert reg.converged
+    assert finite(reg)
+    assert reg.align == "rigid"
+    assert reg.model == "endpoint"
+    assert "converged" in reg.summary()
+
+
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("model", ["endpoint", "pathwise", "small"])
+def test_one_landmark_is_a_translation_with_a_warning(model, d):
+    x = np.arange(1.0, d + 1)[None]
+    with pytest.warns(kunita.KunitaWarning, match="translation only"):
+        reg = kunita.register(x, x + 2.0, model=model)
+    assert finite(reg)
+    np.testing.assert_allclose(reg.posterior.predict(x).mean, x + 2.0, atol=1e-6)
+    np.testing.assert_allclose(reg.posterior.predict(x + 1).mean, x + 3.0, atol=1e-6)
+
+
+def test_two_landmarks_are_accepted():
+    x = np.array([[0.0, 0, 0], [10, 0, 0]])
+    with pytest.warns(kunita.KunitaWarning, match="collinear"):
+        reg = kunita.register(x, x + [[0, 1, 0], [0, 3, 0]], kernel=KERNEL, noise=0.5)
+    assert reg.converged
+    assert finite(reg)
+
+
+def test_identical_sets_stay_where_they_are():
+    with pytest.warns(kunita.KunitaWarning, match="determine"):
+        reg = kunita.register(MOVING, MOVING)
+    assert finite(reg)
+    np.testing.assert_allclose(reg.posterior.predict(MOVING).mean, MOVING, atol=1e-6)
+
+
+def test_coinciding_moving_landmarks_are_accepted_unless_they_contradict_each_other():
+    moving = np.r_[MOVING, MOVING[:1]]
+    agreed = kunita.register(moving, np.r_[FIXED, FIXED[:1] + 1.0], kernel=KERNEL, noise=1.0)
+    assert agreed.converged
+    assert finite(agreed)
+    names = tuple(f"L{i}" for i in range(13))
+    with pytest.raises(LandmarkError, match="'L0' and 'L12'.*standard deviations"):
+        kunita.register(
+            kunita.Landmarks(moving, names),
+            kunita.Landmarks(np.r_[FIXED, FIXED[:1] + 9.0], names),
+            kernel=KERNEL,
+            noise=1.0,
+        )
+
+
+@pytest.mark.parametrize("align", ["rigid", "similarity", "affine"])
+@pytest.mark.parametrize("flat", [1, 2], ids=["collinear", "coplanar"])
+def test_what_flat_sets_leave_open_is_not_fitted_and_said(align, flat):
+    x = np.random.default_rng(1).uniform(0, 100, (9, 3))
+    x[:, flat:] = 3.0
+    y = x @ rotation(3, seed=3).T + np.random.default_rng(2).normal(size=x.shape)
+    fixes_everything = flat == 2 and align != "affine"
+    if fixes_everything:
+        reg = kunita.register(x, y, kernel=KERNEL, noise=1.0, align=align)
+    else:
+        with pytest.warns(kunita.KunitaWarning, match="not fitted"):
+            reg = kunita.register(x, y, kernel=KERNEL, noise=1.0, align=align)
+    assert reg.converged
+    assert finite(reg)
+    assert np.linalg.det(reg.posterior.jacobian(x)).min() > 0
+
+
+@pytest.mark.parametrize("offset", [1e6, -1e6])
+def test_a_million_millimetres_away_nothing_changes(offset):
+    here = kunita.register(MOVING, FIXED, kernel=KERNEL, noise=1.0)
+    there = kunita.register(MOVING + offset, FIXED + offset / 2, kernel=KERNEL, noise=1.0)
+    assert there.converged
+    expected = here.posterior.predict(MOVING)
+    got = there.posterior.predict(MOVING + offset)
+    np.testing.assert_allclose(got.mean - offset / 2, expected.mean, atol=1e-5)
+    np.testing.assert_allclose(got.covariance, expected.covariance, atol=1e-5)
+
+
+@pytest.mark.parametrize("align", ["rigid", "affine"])
+def test_a_mirrored_set_is_flagged(align):
+    mirrored = FIXED * [-1, 1, 1]
+    with pytest.warns(kunita.KunitaWarning) as caught:
+        reg = kunita.register(MOVING, mirrored, kernel=KERNEL, noise=5.0, align=align)
+    assert any("mirror" in str(w.message) for w in caught)
+    assert any("mirror" in remark for remark in reg.warnings)
+    assert finite(reg)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"noise": 0.0}, "noise.*positive"),
+        ({"noise": -1.0}, "noise.*positive"),
+        ({"noise": np.nan}, "noise.*positive"),
+        ({"noise": np.inf}, "every landmark is left out"),
+        ({"noise": np.ones(3)}, "noise: expected"),
+        ({"noise": np.r_[np.ones(11), -2.0]}, "'12'"),
+        ({"noise": -np.tile(np.eye(3), (12, 1, 1))}, "'1'.*positive definite"),
+        ({"noise": np.ones((12, 2, 2))}, "noise: expected shape"),
+        ({"align": "elastic"}, "align: expected one of none"),
+        ({"model": "exact"}, "model: expected one of endpoint"),
+        ({"kernel": "sinc"}, "kernel: expected"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(arguments, message):
+    with pytest.raises((ArgumentError, LandmarkError), match=message):
+        kunita.register(MOVING, FIXED, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("moving", "fixed", "message"),
+    [
+        (np.zeros((0, 3)), np.zeros((0, 3)), "no landmarks"),
+        (MOVING, FIXED[:5], "unequal counts"),
+        (MOVING[:, :2], FIXED, "mixed dimensions"),
+        (np.where(np.arange(36).reshape(12, 3) == 7, np.nan, MOVING), FIXED, "'3'.*not finite"),
+    ],
+)
+def test_bad_landmarks_are_refused(moving, fixed, message):
+    with pytest.raises(LandmarkError, match=message):
+        kunita.register(moving, fixed)
+
+
+def test_names_are_used_and_lonely_ones_are_said():
+    names = tuple("abcdefghijkl")
+    with pytest.warns(kunita.KunitaWarning, match="no partner"):
+        reg = kunita.register(
+            kunita.Landmarks(MOVING, names),
+            kunita.Landmarks(FIXED[::-1][:-1], names[::-1][:-1]),
+            kernel=KERNEL,
+            noise=1.0,
+        )
+    assert reg.pairing == "name"
+    assert len(reg.moving) == 11
+
+
+def test_full_matrix_noise_is_respected():
+    noise = np.tile(np.diag([0.25, 25.0, 25.0]), (12, 1, 1))
+    reg = kunita.register(MOVING, FIXED, kernel=KERNEL, noise=noise, align="translation")
+    residual = np.abs(reg.posterior.predict(MOVING).mean - FIXED).mean(0)
+    assert residual[0] < 0.3 * min(residual[1:])
+
+
+def test_both_sides_noise_from_the_landmarks_adds_up():
+    cov = np.tile(0.5 * np.eye(3), (12, 1, 1))
+    both = kunita.register(kunita.Landmarks(MOVING, None, cov), kunita.Landmarks(FIXED, None, cov), kernel=KERNEL)
+    jacobian = both.posterior.jacobian(MOVING)
+    np.testing.assert_allclose(both.noise, cov + 0.5 * jacobian @ jacobian.swapaxes(1, 2), atol=1e-5)
