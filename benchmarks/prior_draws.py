@@ -23,7 +23,9 @@ def problem(ratio: float, seed: int) -> solve.Problem:
     truth = kunita.simulate(kernel, x, np.zeros_like(x), num_paths=1, num_steps=200, key=seed)[0]
     noise = np.broadcast_to((0.1 * ratio) ** 2 * np.eye(2), (15, 2, 2))
     targets = truth + 0.1 * ratio * rng.normal(size=x.shape)
-    return solve.Problem(kernel, jnp.asarray(x), jnp.asarray(targets), jnp.asarray(noise), trend.determined_trend("none", x)[0])
+    return solve.Problem(
+        kernel, jnp.asarray(x), jnp.asarray(targets), jnp.asarray(noise), trend.determined_trend("none", x)[0]
+    )
 
 
 def second_start(task: solve.Problem, seed: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -111,8 +112,8 @@ class Posterior(eqx.Module):
         """Every landmark predicted from the others, without refitting.
 
         With P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and λ of the joint fit, the prediction without landmark i misses it by Pᵢᵢ⁻¹λᵢ and
-        has covariance Pᵢᵢ⁻¹, noise included: exact for a linear model, first order around the fit otherwise. One row per
-        landmark that was used (not left out by infinite noise).
+        has covariance Pᵢᵢ⁻¹, noise included: exact for a linear model, first order around the fit otherwise. One row
+        per landmark that was used (not left out by infinite noise).
         """
         n, d = self.targets.shape
         precision = _precision_blocks(self.linear, n, d)
@@ -196,8 +197,8 @@ def conditioned_variance(posterior: Posterior, x: Path) -> Float[Array, "m d d"]
         return prior - jnp.einsum("kma,kmb->mab", half, half)
 
     def add(total: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
-        w, xt, psi, *landmarks = node
-        half = _instant(posterior, *landmarks, xt).reshape(-1, *prior.shape[:2])
+        w, xt, psi, qt, psi_q = node
+        half = _instant(posterior, qt, psi_q, xt).reshape(-1, *prior.shape[:2])
         known = jnp.einsum("kma,kmb->mab", half, half)
         return total - w * psi @ known @ psi.swapaxes(1, 2), None
 
@@ -208,8 +209,8 @@ def _conditioned_pathwise(posterior: Posterior, x: Path, y: Path) -> Float[Array
     prior = covariance.flow_covariance(posterior.kernel, posterior.weights, x, y)
 
     def add(total: Array, node: tuple[tuple[Array, ...], tuple[Array, ...]]) -> tuple[Array, None]:
-        (w, xt, psi_x, *landmarks), (_, yt, psi_y, *_) = node
-        known = _instant(posterior, *landmarks, xt).T @ _instant(posterior, *landmarks, yt)
+        (w, xt, psi_x, qt, psi_q), (_, yt, psi_y, _, _) = node
+        known = _instant(posterior, qt, psi_q, xt).T @ _instant(posterior, qt, psi_q, yt)
         return total - w * jnp.einsum("iab,ibjc,jdc->iajd", psi_x, known.reshape(prior.shape), psi_y), None
 
     return jax.lax.scan(add, prior, (_instants(posterior, x), _instants(posterior, y)))[0]
@@ -319,9 +320,7 @@ def _precision_blocks(linear: solve.PathSpace, n: int, d: int) -> Float[Array, "
     return jnp.einsum("iaib->iab", _precision(linear).reshape(n, d, n, d))
 
 
-def in_chunks(
-    function: Callable[[Posterior, Array], Array | tuple[Array, ...]], posterior: Posterior, points: Float[Array, "m d"]
-) -> Array | tuple[Array, ...]:
+def in_chunks(function: Callable[[Posterior, Array], Any], posterior: Posterior, points: Float[Array, "m d"]) -> Any:
     """Apply a function point-wise in chunks of fixed sizes (powers of two), so that it compiles a few times at most."""
     pieces = []
     for start in range(0, max(len(points), 1), CHUNK):

@@ -14,7 +14,7 @@ from kunita.errors import ArgumentError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    Array = jax.Array
+    Array = Any  # to the static checker an array is an array; shapes and kinds are checked at run time, in the tests
 else:
     ArrayLike = Any
     Array = jax.Array | np.ndarray

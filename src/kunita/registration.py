@@ -284,7 +284,7 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     yield f"  model      {reg.model}, alignment {reg.align}"
     yield f"  kernel     {describe_kernel(reg.kernel)}"
     yield f"  noise      {reg.noise_mm:.3g} mm"
-    yield f"  distance   {before:.3g} mm before → {after:.3g} mm after, mean over landmarks (a small one is not accuracy)"
+    yield f"  distance   {before:.3g} mm before → {after:.3g} mm after, the landmarks' mean (small is not accurate)"
     try:
         loo = reg.posterior.leave_one_out()
         yield f"  left out   each landmark predicted from the others: {loo.error.mean():.3g} mm on average"
@@ -292,7 +292,8 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
         yield "  left out   not available: too few landmarks for this alignment"
     steps = reg.posterior.trajectory.num_steps
     state = "converged" if reg.converged else "NOT CONVERGED"
-    yield f"  solver     {state}: {reg.iterations} iterations, {steps} time steps, gap {reg.gap_mm:.1e} mm, {reg.seconds:.2f} s"
+    effort = f"{reg.iterations} iterations, {steps} time steps, {reg.seconds:.2f} s"
+    yield f"  solver     {state}, gap {reg.gap_mm:.1e} mm; {effort}"
     yield f"  evidence   {reg.evidence:.2f} (log), energy {reg.energy:.4g}"
     for remark in reg.warnings:
         yield f"  warning    {remark}"

@@ -1,14 +1,11 @@
 """The deformed grid with its uncertainty."""
 
-from collections.abc import Callable
-
 import numpy as np
-from matplotlib.collections import EllipseCollection, LineCollection
+from matplotlib.axes import Axes
+from matplotlib.collections import EllipseCollection, LineCollection, QuadMesh
 from matplotlib.figure import Figure
 
 from kunita.registration import Registration
-
-Map = Callable[[np.ndarray], np.ndarray]
 
 
 def deformed_grid(reg: Registration, margin: float = 0.25, num_lines: int = 33, num_points: int = 129) -> Figure:
@@ -24,7 +21,7 @@ def deformed_grid(reg: Registration, margin: float = 0.25, num_lines: int = 33, 
     colour = _uncertainty_background(axes, reg, box, num_points)
     axes.add_collection(LineCollection(_grid_lines(reg, box, num_lines), colors="0.15", linewidths=0.5, alpha=0.7))
     arrived = reg.posterior.predict(moving)
-    axes.plot(*moving.T, "o", ms=3.5, mfc="none", mec="tab:blue", label="moving landmarks")
+    axes.plot(*moving.T, "o", ms=4, mfc="white", mec="0.2", mew=0.8, label="moving landmarks")
     axes.plot(*fixed.T, "o", ms=3, color="tab:orange", label="fixed landmarks")
     axes.add_collection(_ellipses(axes, arrived.mean, arrived.covariance))
     axes.plot(*arrived.mean.T, "+", ms=4, color="tab:red", label="where they arrive, with 95 % ellipse")
@@ -39,7 +36,9 @@ def _box(points: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
     return points.min(axis=0) - margin * size, points.max(axis=0) + margin * size
 
 
-def _uncertainty_background(axes, reg: Registration, box: tuple[np.ndarray, np.ndarray], num_points: int):
+def _uncertainty_background(
+    axes: Axes, reg: Registration, box: tuple[np.ndarray, np.ndarray], num_points: int
+) -> QuadMesh:
     """Colour by the standard deviation, on the deformed mesh itself: every colour stands where its point arrives."""
     x, y = (np.linspace(low, high, num_points) for low, high in zip(*box, strict=True))
     mesh = np.stack(np.meshgrid(x, y), -1)
@@ -60,7 +59,7 @@ def _grid_lines(reg: Registration, box: tuple[np.ndarray, np.ndarray], num_lines
     return list(reg.posterior.predict(lines.reshape(-1, 2)).mean.reshape(lines.shape))
 
 
-def _ellipses(axes, means: np.ndarray, covariances: np.ndarray) -> EllipseCollection:
+def _ellipses(axes: Axes, means: np.ndarray, covariances: np.ndarray) -> EllipseCollection:
     """95 % ellipses: half-axes √(5.99 λ), χ² with two degrees of freedom."""
     values, vectors = np.linalg.eigh(covariances)
     sizes = 2 * np.sqrt(5.991 * np.maximum(values, 0))

@@ -38,9 +38,9 @@ def variational_objective(
     """KL[q‖p] + E_q[½|Φ₁ − F|²_D] = E + ½ tr(D⁻¹Λ_XX): the paper's variational objective.
 
     `eq:disc-KL-approach-momenta` with `eq:disc-KL-data` of [wassermann:14], for D = ½I up to constants. The expected
-    data term adds ½ Σᵢ tr(Dᵢ⁻¹ Λ(xᵢ, xᵢ)) = ½a² Σᵢ ∫ tr(Dᵢ⁻¹ΨᵢΨᵢᵀ)dt to `energy`. With it the unrestricted optimum is no
-    longer a geodesic: shooting searches a restricted family. *Departure*: the printed gradient has a wrong factor and
-    sign and leaves out the flow; here it comes from automatic differentiation.
+    data term adds ½ Σᵢ tr(Dᵢ⁻¹ Λ(xᵢ, xᵢ)) = ½a² Σᵢ ∫ tr(Dᵢ⁻¹ΨᵢΨᵢᵀ)dt to `energy`. With it the unrestricted optimum is
+    no longer a geodesic: shooting searches a restricted family. *Departure*: the printed gradient has a wrong factor
+    and sign and leaves out the flow; here it comes from automatic differentiation.
     """
     trajectory = shooting.geodesic(kernel, positions, momenta, times)
     arrived = trajectory.positions[-1]

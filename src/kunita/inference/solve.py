@@ -427,7 +427,7 @@ def equations(problem: Problem, state: State, step: Step) -> tuple[Float[Array, 
 @jax.jit
 def newton_step(problem: Problem, state: State) -> Step:
     """(B_q + DB_p)δp₀ + (…)β = F − φ₁ − Dλ together with the trend's equation, by forward differentiation."""
-    b, n, d = state.pull.size, *state.momenta.shape
+    b, (n, d) = state.pull.size, state.momenta.shape
     unpack = lambda w: Step(w[:b], w[b:].reshape(n, d))
     flat = lambda w: jnp.concatenate([part.ravel() for part in equations(problem, state, unpack(w))])
     origin = jnp.zeros(b + n * d)
@@ -438,7 +438,7 @@ def newton_step(problem: Problem, state: State) -> Step:
 @jax.jit
 def newton_step_by_products(problem: Problem, state: State, linear: PathSpace) -> Step:
     """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one with Λ for B_qJᵀ."""
-    b, n, d = state.pull.size, *state.momenta.shape
+    b, (n, d) = state.pull.size, state.momenta.shape
     none = Step(jnp.zeros(b), jnp.zeros((n, d)))
 
     def product(error: tuple[Array, Array]) -> tuple[Array, Array]:

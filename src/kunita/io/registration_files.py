@@ -23,21 +23,19 @@ from kunita.inference import solve, trend
 FORMAT = "kunita registration"
 VERSION = 1
 
-CLASSES: dict[str, type] = {
-    cls.__name__: cls
-    for cls in (
-        *kunita.kernels.FAMILIES.values(),
-        kunita.kernels.Sum,
-        Landmarks,
-        Trajectory,
-        posterior.Posterior,
-        registration.Registration,
-        solve.PathSpace,
-        solve.Progress,
-        trend.Alignment,
-        trend.Trend,
-    )
-}
+KINDS: tuple[type, ...] = (
+    *kunita.kernels.FAMILIES.values(),
+    kunita.kernels.Sum,
+    Landmarks,
+    Trajectory,
+    posterior.Posterior,
+    registration.Registration,
+    solve.PathSpace,
+    solve.Progress,
+    trend.Alignment,
+    trend.Trend,
+)
+CLASSES = {cls.__name__: cls for cls in KINDS}
 
 
 def save(reg: registration.Registration, path: str | os.PathLike, *, overwrite: bool = False) -> None:
