@@ -7,6 +7,7 @@ import pytest
 from sklearn.gaussian_process import kernels as sk
 
 import kunita
+import kunita.kernels
 from kunita.errors import ArgumentError
 from problems import KERNELS
 
@@ -70,6 +71,35 @@ def test_scale_mixture_is_the_kernel(kernel):
     np.testing.assert_allclose(mixed, kernel.value(s), atol=2e-8 * float(kernel.variance))
 
 
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 10.0, 100.0])
+def test_scale_mixture_of_the_rational_quadratic_holds_for_every_alpha(alpha):
+    kernel = kunita.RationalQuadratic(3.0, 1.0, alpha=alpha)
+    weights, variances = kernel.scale_mixture()
+    s = jnp.asarray(np.r_[0, np.geomspace(1e-6, 400, 60)])
+    np.testing.assert_allclose(jnp.exp(-s[:, None] / (2 * variances)) @ weights, kernel.value(s), atol=2e-8)
+
+
+def test_a_new_kernel_needs_only_its_profile_and_two_derivative_forms():
+    class Cauchy(kunita.kernels.AbstractProfile):
+        length_scale: float
+        amplitude: float
+
+        def profile(self, u):
+            return 1 / (1 + u**2)
+
+        def profile_slope(self, u):
+            return -2 / (1 + u**2) ** 2
+
+        def profile_curvature(self, u):
+            return (6 * u**2 - 2) / (1 + u**2) ** 3
+
+    moving = POINTS[:6]
+    reg = kunita.register(moving, moving + 0.3 * np.sin(moving), kernel=Cauchy(3.0, 1.0), noise=0.1)
+    assert reg.converged
+    with pytest.raises(ArgumentError, match="does not state its scales"):
+        kunita.moments(Cauchy(3.0, 1.0), moving, np.zeros_like(moving), closure="gaussian")
+
+
 @everyone
 def test_derivative_in_the_parameters_agrees_with_differences(kernel):
     parameters, tree = jax.tree.flatten(kernel)
@@ -86,7 +116,7 @@ def test_sums_are_flat_and_add_up():
     np.testing.assert_allclose(total.variance, 6.0, rtol=1e-15)
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, "3"])
 @pytest.mark.parametrize("name", ["length_scale", "amplitude"])
 def test_parameters_that_are_not_positive_are_refused_by_name(name, bad):
     with pytest.raises(ArgumentError, match=name):

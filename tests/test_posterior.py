@@ -112,28 +112,24 @@ def test_samples_have_the_posterior_mean_and_joint_covariance():
     np.testing.assert_array_equal(posterior.sample(points, 2, key=7), posterior.sample(points, 2, key=7))
 
 
-@pytest.mark.parametrize("align", ["none", "translation", "affine"])
+@pytest.mark.parametrize("align", ["none", "translation"])
 def test_leave_one_out_equals_explicit_deletion_in_the_linear_case(align):
-    """The small-deformation model with an alignment that is linear in its parameters."""
+    """The small-deformation model, with an alignment that leaves the kernel's distances alone."""
     full = registered("small", align)
     shortcut = full.posterior.leave_one_out()
     for i in (0, 5, 11):
         keep = np.arange(12) != i
         without = registered("small", align, moving=MOVING[keep], fixed=FIXED[keep])
         got = without.posterior.predict(MOVING[i : i + 1])
-        # the affine group is a curved chart around two different fits: equal to its second order
-        tolerance = 1e-8 if align != "affine" else 2e-2
-        np.testing.assert_allclose(shortcut.mean[i], got.mean[0], atol=tolerance * 10)
-        np.testing.assert_allclose(
-            shortcut.covariance[i], got.covariance[0] + np.eye(3), rtol=tolerance * 5, atol=tolerance
-        )
+        np.testing.assert_allclose(shortcut.mean[i], got.mean[0], atol=1e-7)
+        np.testing.assert_allclose(shortcut.covariance[i], got.covariance[0] + np.eye(3), atol=1e-7)
     np.testing.assert_allclose(shortcut.error, np.linalg.norm(shortcut.mean - FIXED, axis=1), rtol=1e-9)
     chi2 = [e @ np.linalg.solve(c, e) for e, c in zip(shortcut.mean - FIXED, shortcut.covariance, strict=True)]
     np.testing.assert_allclose(shortcut.chi2, chi2, rtol=1e-7)
 
 
 def test_leave_one_out_is_close_to_real_refits():
-    """Displacements of 8 mm on a length scale of 50: within a tenth of the predicted standard deviation on average."""
+    """Displacements of 8 mm on a length scale of 50: within a fifth of the predicted standard deviation on average."""
     shortcut = registered().posterior.leave_one_out()
     miss, ratio = [], []
     for i in range(12):
@@ -155,6 +151,21 @@ def test_leave_one_out_is_refused_where_the_alignment_needs_every_landmark():
     with pytest.raises(LandmarkError, match="too few"):
         reg.posterior.leave_one_out()
     assert "not available" in reg.summary()
+
+
+def test_leave_one_out_is_refused_for_two_landmarks_and_a_similarity():
+    """P is pure rounding there, and must not pass for an answer."""
+    moving = np.array([[0.0, 0.0], [10.0, 3.0]])
+    fixed = moving + np.array([[1.0, 0.0], [0.0, 1.5]])
+    reg = registered(align="similarity", moving=moving, fixed=fixed, kernel=kunita.Gaussian(10.0, 1.0))
+    with pytest.raises(LandmarkError, match="too few"):
+        reg.posterior.leave_one_out()
+
+
+def test_samples_of_crowded_points_are_finite():
+    posterior = registered("small", "none", 1e-3, MOVING[:, :2], FIXED[:, :2], kunita.Gaussian(20.0, 10.0)).posterior
+    crowd = 50 + np.random.default_rng(0).uniform(0, 1, (60, 2))
+    assert np.all(np.isfinite(posterior.sample(crowd, 5)))
 
 
 def test_diffeomorphic_where_the_small_deformation_model_folds():

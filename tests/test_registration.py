@@ -114,9 +114,21 @@ def test_a_mirrored_set_is_flagged(align):
     assert finite(reg)
 
 
+@pytest.mark.parametrize(("n", "align", "d"), [(2, "similarity", 2), (4, "affine", 3), (3, "affine", 3)])
+def test_where_the_alignment_explains_everything_the_uncertainty_is_a_guess_not_zero(n, align, d):
+    rng = np.random.default_rng(n)
+    x = rng.uniform(0, 100, (n, d))
+    with pytest.warns(kunita.KunitaWarning) as caught:
+        reg = kunita.register(x, x + rng.normal(size=x.shape), align=align)
+    assert any("do not determine" in str(w.message) for w in caught)
+    assert np.all(reg.posterior.predict(x + 10).std > 0.3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"noise": "big"}, "noise: expected numbers"),
+        ({"noise": np.where(np.eye(3), [np.inf, 1, 1], 0) * np.ones((12, 1, 1))}, "'1'.*not finite"),
         ({"noise": 0.0}, "noise.*positive"),
         ({"noise": -1.0}, "noise.*positive"),
         ({"noise": np.nan}, "noise.*positive"),
@@ -139,6 +151,8 @@ def test_bad_arguments_are_refused_by_name(arguments, message):
     ("moving", "fixed", "message"),
     [
         (np.zeros((0, 3)), np.zeros((0, 3)), "no landmarks"),
+        ("abc", FIXED, "points: expected numbers"),
+        ([[1.0, 2.0], [3.0]], FIXED, "points: expected numbers"),
         (MOVING, FIXED[:5], "unequal counts"),
         (MOVING[:, :2], FIXED, "mixed dimensions"),
         (np.where(np.arange(36).reshape(12, 3) == 7, np.nan, MOVING), FIXED, "'3'.*not finite"),

@@ -39,6 +39,12 @@ def symmetric_root(matrix: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Fl
     return vectors, jnp.sqrt(jnp.maximum(eigenvalues, JITTER * eigenvalues[-1]))
 
 
+def root(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """R with RRᵀ = matrix, for any positive semidefinite matrix; eigenvalues below 0 are rounding and count as 0."""
+    eigenvalues, vectors = jnp.linalg.eigh(matrix)
+    return vectors * jnp.sqrt(jnp.maximum(eigenvalues, 0.0))
+
+
 def symmetric(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The symmetric part."""
     return 0.5 * (matrix + matrix.T)

@@ -1,5 +1,6 @@
 """The posterior over deformations: where any point goes, and how sure that is."""
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Key
+from jaxtyping import Float
 
 from kunita import numerics
 from kunita.errors import ArgumentError, InverseError, LandmarkError
@@ -18,7 +19,7 @@ from kunita.gaussians import GaussianPoints
 from kunita.inference import solve
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, ArrayLike, as_points, door
+from kunita.precision import Array, ArrayLike, as_count, as_points, door
 
 MODELS = ("endpoint", "pathwise", "small")
 
@@ -93,18 +94,20 @@ class Posterior(eqx.Module):
         return in_chunks(_jacobian, self, self._check(points))
 
     @door
-    def sample(self, points: ArrayLike, num_samples: int, key: int | Key[jax.Array, ""] = 0) -> Float[Array, "s m d"]:
+    def sample(
+        self, points: ArrayLike, num_samples: int, key: Any = 0, kind: str = "gaussian"
+    ) -> Float[Array, "s m d"]:
         """Joint Gaussian draws of where moving points go, (s, m, d).
 
         The draws of a set of points are consistent with each other, but a Gaussian draw is not a diffeomorphism: of a
         dense set of points it may fold.
         """
-        if int(num_samples) != num_samples or num_samples < 1:
-            raise ArgumentError(f"num_samples: expected a positive integer, found {num_samples!r}")
+        if kind != "gaussian":
+            raise ArgumentError(f"kind: expected 'gaussian', found {kind!r}")
         z = self._check(points)
         mean, _ = in_chunks(_predict, self, z)
-        root = numerics.cholesky(numerics.symmetric(_covariance(self, z, z).reshape(mean.size, mean.size)), 1e-10)
-        draws = jax.random.normal(simulate.as_key(key), (int(num_samples), mean.size))
+        root = numerics.root(numerics.symmetric(_covariance(self, z, z).reshape(mean.size, mean.size)))
+        draws = jax.random.normal(simulate.as_key(key), (as_count(num_samples, "num_samples"), mean.size))
         return mean + (draws @ root.T).reshape(-1, *mean.shape)
 
     @door
@@ -116,8 +119,9 @@ class Posterior(eqx.Module):
         per landmark that was used (not left out by infinite noise).
         """
         n, d = self.targets.shape
-        precision = _precision_blocks(self.linear, n, d)
-        if not np.all(np.linalg.cond(np.asarray(precision)) < 1e12):
+        precision, known = _precision_blocks(self.linear, n, d)
+        # what the others say of a landmark: nothing, where P vanishes against S⁻¹ (the alignment needs all of them)
+        if np.any(np.linalg.eigvalsh(precision)[:, 0] <= 1e-9 * np.trace(known, axis1=1, axis2=2)):
             raise LandmarkError(f"leave-one-out: {n} landmarks are too few to fit this alignment without one of them")
         cov = numerics.inverse_small(precision)
         miss = jnp.einsum("iab,ib->ia", cov, self.dual)
@@ -247,6 +251,11 @@ def _cross(posterior: Posterior, x: Path, landmarks: Path) -> Float[Array, "md n
     return block.reshape(block.shape[0] * block.shape[1], -1)
 
 
+def _swing(posterior: Posterior, x: Path) -> Float[Array, "m b d"]:
+    """M⁻¹Gᵀ with MMᵀ = A, so that swingᵀ·swing is the alignment's part of the covariance."""
+    return jax.vmap(lambda g: numerics.solve_lower(posterior.linear.trend_factor, g.T))(trend_loading(posterior, x))
+
+
 def _path(posterior: Posterior, points: Float[Array, "m d"]) -> Path:
     aligned = posterior.alignment(points)
     return transport.carry(posterior.kernel, posterior.trajectory, aligned)
@@ -272,18 +281,14 @@ def _predict(posterior: Posterior, points: Float[Array, "m d"]) -> tuple[Float[A
     """Mean and covariance of each point."""
     path = _path(posterior, points)
     cov = conditioned_variance(posterior, path)
-    loading = trend_loading(posterior, path)
-    swing = jax.vmap(lambda g: numerics.solve_lower(posterior.linear.trend_factor, g.T))(loading)
+    swing = _swing(posterior, path)
     return _arrival(posterior, path), cov + jnp.einsum("mka,mkb->mab", swing, swing)
 
 
 @jax.jit
 def _covariance(posterior: Posterior, x: Float[Array, "m d"], y: Float[Array, "k d"]) -> Float[Array, "m d k d"]:
     path_x, path_y = _path(posterior, x), _path(posterior, y)
-    swing_x, swing_y = (
-        jax.vmap(lambda g: numerics.solve_lower(posterior.linear.trend_factor, g.T))(trend_loading(posterior, path))
-        for path in (path_x, path_y)
-    )
+    swing_x, swing_y = _swing(posterior, path_x), _swing(posterior, path_y)
     return conditioned(posterior, path_x, path_y) + jnp.einsum("mka,nkb->manb", swing_x, swing_y)
 
 
@@ -308,16 +313,13 @@ def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "
     return jax.lax.scan(newton, start, None, length=30)[0] if posterior.corrected else start
 
 
-@jax.jit
-def _precision(linear: solve.PathSpace) -> Float[Array, "nd nd"]:
-    """P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹."""
-    half = numerics.solve_lower(linear.factor, jnp.eye(len(linear.factor)))
-    swing = numerics.solve_lower(linear.trend_factor, linear.solved_design.T)
-    return half.T @ half - swing.T @ swing
-
-
-def _precision_blocks(linear: solve.PathSpace, n: int, d: int) -> Float[Array, "n d d"]:
-    return jnp.einsum("iaib->iab", _precision(linear).reshape(n, d, n, d))
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _precision_blocks(linear: solve.PathSpace, n: int, d: int) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
+    """The diagonal blocks of P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and of S⁻¹."""
+    half = numerics.solve_lower(linear.factor, jnp.eye(n * d)).reshape(-1, n, d)
+    swing = numerics.solve_lower(linear.trend_factor, linear.solved_design.T).reshape(-1, n, d)
+    known = jnp.einsum("kia,kib->iab", half, half)
+    return known - jnp.einsum("kia,kib->iab", swing, swing), known
 
 
 def in_chunks(function: Callable[[Posterior, Array], Any], posterior: Posterior, points: Float[Array, "m d"]) -> Any:

@@ -43,9 +43,24 @@ def door(function: Callable[P, R]) -> Callable[P, R]:
     return in_double_precision
 
 
+def as_floats(value: ArrayLike, name: str) -> np.ndarray:
+    """Numbers as a NumPy array, or a refusal that names the argument."""
+    try:
+        return np.asarray(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name}: expected numbers in a regular array, found {value!r:.80}") from error
+
+
+def as_count(number: int, name: str) -> int:
+    """A positive integer, or a refusal that names the argument."""
+    if not isinstance(number, int | np.integer) or number < 1:
+        raise ArgumentError(f"{name}: expected a positive integer, found {number!r}")
+    return int(number)
+
+
 def as_points(points: ArrayLike, name: str, dimension: int | None = None) -> Float[Array, "n d"]:
     """Check a set of points at the border: (n, d) with d = 2 or 3, every number finite."""
-    array = np.asarray(points, dtype=float)
+    array = as_floats(points, name)
     expected = "2 or 3" if dimension is None else str(dimension)
     if array.ndim != 2 or array.shape[1] not in ((2, 3) if dimension is None else (dimension,)):
         raise ArgumentError(f"{name}: expected an (n, d) array with d = {expected}, found shape {array.shape}")

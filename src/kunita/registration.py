@@ -15,7 +15,7 @@ from kunita.inference import evidence, solve, trend
 from kunita.kernels import FAMILIES, AbstractKernel, AbstractProfile, Gaussian
 from kunita.observations import LandmarkObservations
 from kunita.posterior import MODELS, Posterior, posterior_from_fit
-from kunita.precision import to_numpy
+from kunita.precision import ArrayLike, as_floats, to_numpy
 
 CONTRADICTION = 6.0
 """Coinciding moving landmarks whose targets differ by more than this many standard deviations are refused."""
@@ -62,15 +62,16 @@ class Registration:
         return "\n".join(_summary_lines(self))
 
     def __repr__(self) -> str:
-        return self.summary()
+        state = "converged" if self.converged else "not converged"
+        return f"<Registration of {len(self.moving)} landmarks in {self.fixed.dimension}-D, {self.model}, {state}>"
 
 
 def register(
-    moving: Landmarks | np.ndarray,
-    fixed: Landmarks | np.ndarray,
+    moving: Landmarks | ArrayLike,
+    fixed: Landmarks | ArrayLike,
     *,
     kernel: AbstractKernel | type[AbstractProfile] | str | None = None,
-    noise: float | np.ndarray | None = None,
+    noise: ArrayLike | None = None,
     align: str = "rigid",
     model: str = "endpoint",
 ) -> Registration:
@@ -137,7 +138,8 @@ def _fit(
     free, open_directions = trend.determined_trend(align, aligned)
     basis = np.asarray(free.basis(aligned))
     given = None if noises is None else noises[0] + start.matrix @ noises[1] @ start.matrix.T
-    choice = evidence.choose_parameters(family, kernel, given, aligned, targets - aligned, basis)
+    reach = float(np.sqrt(np.mean((f - x) ** 2)))
+    choice = evidence.choose_parameters(family, kernel, given, aligned, targets - aligned, basis, reach)
     observed = LandmarkObservations(x, targets, *(noises or (choice.noise, np.zeros((n, d, d)))))
     _refuse_contradictions(pairs, choice.noise)
     fit, settled = _solve(observed, choice.kernel, free, start, model)
@@ -170,8 +172,8 @@ def _solve(
 # ------------------------------------------------------------------------------------------------- checks at the border
 
 
-def _as_landmarks(points: Landmarks | np.ndarray) -> Landmarks:
-    return points if isinstance(points, Landmarks) else Landmarks(np.asarray(points, dtype=float))
+def _as_landmarks(points: Landmarks | ArrayLike) -> Landmarks:
+    return points if isinstance(points, Landmarks) else Landmarks(points)
 
 
 def _check_kernel(
@@ -187,23 +189,21 @@ def _check_kernel(
     raise ArgumentError(f"kernel: expected a kernel, or one of {', '.join(FAMILIES)}, found {kernel!r}")
 
 
-def _check_noise(
-    pairs: Pairs, noise: float | np.ndarray | None
-) -> tuple[tuple[np.ndarray, np.ndarray] | None, np.ndarray]:
+def _check_noise(pairs: Pairs, noise: ArrayLike | None) -> tuple[tuple[np.ndarray, np.ndarray] | None, np.ndarray]:
     """Covariances on the fixed and on the moving side (None: to be estimated), and the rows that are used."""
     n, d = pairs.fixed.points.shape
     everything, zero = np.arange(n), np.zeros((n, d, d))
     if noise is None:
         sides = (pairs.fixed.covariances, pairs.moving.covariances)
-        if sides == (None, None):
+        if all(side is None for side in sides):
             return None, everything
         fixed, moving = (zero if side is None else side for side in sides)
         return (fixed, moving), everything
-    array = np.asarray(noise, dtype=float)
+    array = as_floats(noise, "noise")
     if array.ndim == 3:
-        used = np.flatnonzero(~np.isinf(array).any(axis=(1, 2)) if array.shape == (n, d, d) else np.ones(n))
-        labels = [pairs.labels[i] for i in used]
-        check_covariances(array[used] if array.shape == (n, d, d) else array, (len(used), d), "noise", labels)
+        outside = np.isinf(array.diagonal(axis1=1, axis2=2)).all(axis=1)  # infinite in every direction: left out
+        used = np.flatnonzero(~outside) if array.shape == (n, d, d) else everything
+        check_covariances(array[used], (len(used), d), "noise", [pairs.labels[i] for i in used])
         fixed = array[used]
     else:
         sds = _check_sds(pairs, array)

@@ -247,3 +247,20 @@ def test_simulated_noise_has_the_covariance_of_the_gram_matrix():
     expected = np.kron(KERNEL.gram(x, x), np.eye(2))
     assert np.abs(np.cov(draws.T) - expected).max() < 5 * np.sqrt(2 / paths) * expected.max()
     assert np.abs(draws.mean(0) - x.ravel()).max() < 5 * KERNEL.amplitude / np.sqrt(paths)
+
+
+def test_simulation_of_a_linear_drift_agrees_with_the_moments():
+    """A kernel much wider than the points: the drift is linear and the noise does not depend on the state, so every
+    closure is exact; 5 Monte Carlo standard errors."""
+    kernel = kunita.Gaussian(1000.0, 0.5)
+    q, p = np.array([[-100.0, 0.0], [100.0, 0.0]]), np.array([[-1e4, 0.0], [1e4, 0.0]])
+    x = np.array([[3.0, 1.0], [-2.0, 4.0]])
+    paths, steps = 20_000, 20
+    draws = kunita.simulate(kernel, q, p, points=x, num_paths=paths, num_steps=steps, key=4).reshape(paths, 4)
+    trajectory = shooting.geodesic(kernel, jnp.asarray(q), jnp.asarray(p), jnp.linspace(0, 1, steps + 1))
+    mean, cov = (np.asarray(a) for a in moments.euler_moments(kernel, "frozen", trajectory, jnp.asarray(x)))
+    cov = cov.reshape(4, 4)
+    assert cov[0, 0] > 1.3 * cov[1, 1]  # the drift does stretch
+    assert np.all(np.abs(draws.mean(0) - mean.ravel()) < 5 * np.sqrt(np.diag(cov) / paths))
+    scale = np.sqrt(np.outer(np.diag(cov), np.diag(cov)))
+    assert np.all(np.abs(np.cov(draws.T) - cov) < 5 * np.sqrt(2 / paths) * scale)

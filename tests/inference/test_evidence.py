@@ -63,7 +63,7 @@ def test_the_choice_maximises_the_evidence_and_finds_the_truth():
     root = np.linalg.cholesky(np.asarray(true.gram(x, x)) + 1e-9 * np.eye(60))
     y = root @ rng.normal(size=(60, 3)) + rng.normal(size=(60, 3))
     none = np.zeros((60, 3, 0))
-    choice = evidence.choose_parameters(kunita.Gaussian, None, None, x, y, none)
+    choice = evidence.choose_parameters(kunita.Gaussian, None, None, x, y, none, 1.0)
     value = lambda kernel, sd: float(evidence.small_evidence(kernel, x, y, none, np.full(60, sd**2)))
     sd = float(np.sqrt(choice.noise[0, 0, 0]))
     best = value(choice.kernel, sd)
@@ -84,3 +84,20 @@ def test_what_is_given_is_kept():
     chosen = register(x, f, kernel="matern52", noise=0.5)
     assert isinstance(chosen.kernel, kunita.Matern52)
     assert chosen.noise_mm == pytest.approx(0.5)
+
+
+def test_the_noise_is_chosen_under_the_kernel_that_is_given():
+    """A sum of kernels, and a rational quadratic of its own α: the chosen noise maximises their own evidence."""
+    rng = np.random.default_rng(5)
+    x = rng.uniform(0, 100, (30, 2))
+    y = 3 * np.sin(x / 20) + rng.normal(size=x.shape)
+    none = np.zeros((30, 2, 0))
+    for kernel in (
+        kunita.Gaussian(30.0, 3.0) + kunita.Matern52(10.0, 0.5),
+        kunita.RationalQuadratic(30.0, 3.0, alpha=3.0),
+    ):
+        choice = evidence.choose_parameters(kunita.Gaussian, kernel, None, x, y, none, 1.0)
+        sd = float(np.sqrt(choice.noise[0, 0, 0]))
+        value = lambda s, k=kernel: float(evidence.small_evidence(k, x, y, none, np.full(30, s**2)))
+        assert value(sd) >= max(value(0.97 * sd), value(1.03 * sd))
+        assert choice.kernel == kernel

@@ -59,14 +59,14 @@ def test_a_bar_turned_by_140_degrees_converges_without_folding():
 @pytest.mark.slow
 @pytest.mark.parametrize(("ratio", "share"), [(0.3, 0.98), (0.6, 0.95)])
 def test_truths_drawn_from_the_prior_converge(ratio, share):
-    """30 of the 200 draws of benchmarks/prior_draws.py; at this number, none (0.3) or one (0.6) may fail."""
+    """30 of the 200 draws of benchmarks/prior_draws.py; of so few, none (0.3) or two (0.6) may fail."""
     kernel, converged = kunita.Gaussian(1.0, ratio), 0
     for seed in range(30):
         rng = np.random.default_rng(seed)
         x = rng.uniform(0, 3, (15, 2))
         truth = kunita.simulate(kernel, x, np.zeros_like(x), num_paths=1, num_steps=200, key=seed)[0]
         converged += fit(kernel, x, truth + 0.1 * ratio * rng.normal(size=x.shape), 0.1 * ratio).converged
-    assert converged >= np.floor(share * 30)
+    assert converged >= (30 if share > 0.96 else 28)
 
 
 @pytest.mark.parametrize("align", ["translation", "rigid", "similarity", "affine"])
@@ -116,8 +116,8 @@ def test_the_bounded_minimum_solves_the_trust_region_problem():
         assert promised == pytest.approx(-(gradient @ w + 0.5 * w @ hessian @ w), rel=1e-9)
 
 
-def prepared(exact_gap=0.05):
-    """A small problem and a state near, but not at, its optimum."""
+def prepared():
+    """A small problem with a rigid trend, and the state that its search starts from."""
     moving, fixed = gp_displaced(6, seed=1, rms=15.0)
     start = trend.procrustes("rigid", moving, fixed, np.ones(6))
     origin, start = start.offset, trend.Alignment(start.center, start.matrix, np.zeros(3))
@@ -170,3 +170,14 @@ def test_a_failure_to_converge_is_said(monkeypatch):
         reg = kunita.register(circle(16), flower(16), kernel=kunita.Gaussian(5.0, 5.0), noise=0.1, align="none")
     assert not reg.converged
     assert "NOT CONVERGED" in reg.summary()
+
+
+def test_one_vague_landmark_does_not_hold_up_the_others():
+    moving, fixed = gp_displaced(8, seed=2, rms=8.0)
+    noise = np.full(8, 0.2)
+    noise[3] = 1e6
+    reg = kunita.register(moving, fixed, kernel=kunita.Gaussian(50.0, 5.0), noise=noise)
+    assert reg.converged
+    with pytest.warns(kunita.KunitaWarning, match="left out"):
+        without = kunita.register(moving, fixed, kernel=reg.kernel, noise=np.where(noise > 1, np.inf, noise))
+    np.testing.assert_allclose(reg.posterior.predict(moving).mean, without.posterior.predict(moving).mean, atol=1e-4)

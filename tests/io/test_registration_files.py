@@ -70,6 +70,15 @@ def test_other_files_are_refused(tmp_path):
         kunita.save(reg, tmp_path / "nowhere" / "registration.h5")
 
 
+def test_a_file_with_a_part_missing_is_refused(tmp_path):
+    reg = kunita.register(MOVING, FIXED, kernel=kunita.Gaussian(50.0, 5.0), noise=1.0)
+    kunita.save(reg, tmp_path / "registration.h5")
+    with h5py.File(tmp_path / "registration.h5", "a") as file:
+        del file["registration/posterior"]
+    with pytest.raises(FileError, match="not a complete"):
+        kunita.load(tmp_path / "registration.h5")
+
+
 def test_a_file_cannot_name_a_class_of_its_own(tmp_path):
     with h5py.File(tmp_path / "evil.h5", "w") as file:
         file.attrs["format"], file.attrs["version"] = "kunita registration", 1

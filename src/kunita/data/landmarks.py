@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,23 +15,25 @@ class Landmarks:
     """A set of points in one space.
 
     Args:
-        points: (n, d), mm; d = 2 or 3.
-        names: n distinct, non-empty names, or None.
+        points: (n, d), mm; d = 2 or 3. Kept as a NumPy array.
+        names: n distinct, non-empty names, or None. Kept as a tuple.
         covariances: (n, d, d) localisation covariances, mm², symmetric positive definite, or None.
     """
 
-    points: np.ndarray
-    names: tuple[str, ...] | None = None
-    covariances: np.ndarray | None = None
+    points: Any
+    names: Any = None
+    covariances: Any = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.names, str):
+            raise LandmarkError(f"names: expected one per point, found the single string {self.names!r}")
         names = None if self.names is None else tuple(str(name) for name in self.names)
-        points = np.array(self.points, dtype=float)
+        points = _numbers(self.points, "points")
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "names", names)
         _check_points(points, names)
         if self.covariances is not None:
-            covariances = np.array(self.covariances, dtype=float)
+            covariances = _numbers(self.covariances, "covariances")
             check_covariances(covariances, points.shape, "covariances", self.labels)
             object.__setattr__(self, "covariances", covariances)
 
@@ -109,6 +112,13 @@ def check_covariances(covariances: np.ndarray, shape: tuple[int, ...], what: str
                 f"{what}: landmark {label!r} has a covariance that is not positive definite "
                 f"(smallest eigenvalue {smallest:.3g} mm²)"
             )
+
+
+def _numbers(value: Any, what: str) -> np.ndarray:
+    try:
+        return np.array(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise LandmarkError(f"{what}: expected numbers in a regular array, found {value!r:.80}") from error
 
 
 def _check_points(points: np.ndarray, names: tuple[str, ...] | None) -> None:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from kunita import numerics
 from kunita.errors import ArgumentError
 from kunita.kernels import AbstractKernel, squared_distances
-from kunita.precision import Array, ArrayLike, Scalar, as_points, door
+from kunita.precision import Array, ArrayLike, Scalar, as_count, as_floats, as_points, door
 
 DEFAULT_STEPS = 10
 """Runge–Kutta steps to start with; doubled while the energy drifts more than `MAX_DRIFT`."""
@@ -152,7 +152,7 @@ def shoot(kernel: AbstractKernel, positions: ArrayLike, momenta: ArrayLike, num_
     if num_steps is None:
         trajectory = settle_steps(kernel, q, p)
     else:
-        trajectory = geodesic_jit(kernel, q, p, jnp.asarray(numerics.time_grid(check_steps(num_steps))))
+        trajectory = geodesic_jit(kernel, q, p, jnp.asarray(numerics.time_grid(as_count(num_steps, "num_steps"))))
     if not np.isfinite(trajectory.energies).all():
         raise ArgumentError(
             "momenta: the flow runs out of the range of numbers; they are too large, or the steps too few"
@@ -179,13 +179,6 @@ def backwards(kernel: AbstractKernel, trajectory: Trajectory) -> Trajectory:
     return geodesic_jit(kernel, trajectory.positions[-1], -trajectory.momenta[-1], 1 - trajectory.times[::-1])
 
 
-def check_steps(num_steps: int) -> int:
-    """Refuse a number of steps that is not a positive integer."""
-    if int(num_steps) != num_steps or num_steps < 1:
-        raise ArgumentError(f"num_steps: expected a positive integer, found {num_steps!r}")
-    return int(num_steps)
-
-
 def check_phase(positions: ArrayLike, momenta: ArrayLike) -> Phase:
     """Refuse positions and momenta that do not fit together."""
     q, p = as_points(positions, "positions"), as_points(momenta, "momenta")
@@ -196,7 +189,7 @@ def check_phase(positions: ArrayLike, momenta: ArrayLike) -> Phase:
 
 def stop_times(times: ArrayLike) -> np.ndarray:
     """Check requested times: within [0, 1]."""
-    array = np.atleast_1d(np.asarray(times, dtype=float))
+    array = np.atleast_1d(as_floats(times, "times"))
     if array.ndim != 1 or not np.all((array >= 0) & (array <= 1)):
         raise ArgumentError(f"times: expected numbers in [0, 1], found {array.tolist()}")
     return array

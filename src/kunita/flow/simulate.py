@@ -1,5 +1,7 @@
 """Random paths of the flow itself: Euler–Maruyama with jointly correlated noise."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,12 +11,16 @@ from kunita import numerics
 from kunita.errors import ArgumentError
 from kunita.flow import shooting
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, ArrayLike, as_points, door
+from kunita.precision import Array, ArrayLike, as_count, as_points, door
 
 
-def as_key(key: int | Key[jax.Array, ""]) -> Key[jax.Array, ""]:
+def as_key(key: Any) -> Key[jax.Array, ""]:
     """A random key from a key or from a seed."""
-    return jax.random.key(int(key)) if isinstance(key, int | np.integer) else key
+    if isinstance(key, int | np.integer):
+        return jax.random.key(int(key))
+    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise ArgumentError(f"key: expected an integer seed or a key of jax.random.key, found {key!r:.80}")
+    return key
 
 
 def euler_maruyama(
@@ -56,7 +62,7 @@ def simulate(
     points: ArrayLike | None = None,
     num_paths: int = 1000,
     num_steps: int = 100,
-    key: int | Key[jax.Array, ""] = 0,
+    key: Any = 0,
 ) -> Float[Array, "s m d"]:
     """Endpoints of random paths of the flow around a geodesic, by Euler–Maruyama, (num_paths, m, d).
 
@@ -70,10 +76,8 @@ def simulate(
         num_steps: Euler steps; the Euler step folds space where a√h/σ is not small.
         key: a seed or a JAX random key.
     """
-    if int(num_paths) != num_paths or num_paths < 1:
-        raise ArgumentError(f"num_paths: expected a positive integer, found {num_paths!r}")
-    grid = np.linspace(0, 1, shooting.check_steps(num_steps) + 1)
+    grid = np.linspace(0, 1, as_count(num_steps, "num_steps") + 1)
     q, p = shooting.check_phase(positions, momenta)
     x = as_points(q if points is None else points, "points", q.shape[1])
     trajectory = shooting.geodesic_jit(kernel, q, p, jnp.asarray(grid))
-    return _paths(kernel, trajectory, x, jax.random.split(as_key(key), int(num_paths)))
+    return _paths(kernel, trajectory, x, jax.random.split(as_key(key), as_count(num_paths, "num_paths")))

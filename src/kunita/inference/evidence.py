@@ -102,6 +102,7 @@ def choose_parameters(
     positions: np.ndarray,
     displacements: np.ndarray,
     basis: np.ndarray,
+    reach: float,
 ) -> Choice:
     """Maximise the evidence of the small-deformation model over what is not given: σ and a, and the noise s.
 
@@ -112,6 +113,7 @@ def choose_parameters(
         positions: (n, d) aligned moving points.
         displacements: (n, d) what is left to explain, F − x̃.
         basis: (n, d, b) the trend's basis at the positions.
+        reach: size of the raw displacements, mm, to guess from where there is nothing to estimate with.
     """
     n, d = positions.shape
     data = (jnp.asarray(positions), jnp.asarray(displacements), jnp.asarray(basis))
@@ -120,7 +122,10 @@ def choose_parameters(
     free = np.array([kernel is None, kernel is None, noise is None])
     names = np.array(["length scale", "amplitude", "noise"])
     best, decided = start, np.zeros(3, dtype=bool)
-    if free.any() and n * d - basis.shape[2] >= 3:
+    if n * d - basis.shape[2] < 3:  # the alignment explains nearly everything: a guess, not a residual of zero
+        size = float(np.ptp(positions, axis=0).max()) or reach or 1.0
+        best = np.log([size / 2, 0.05 * size, 0.02 * size])
+    elif free.any():
         bounds = np.where(free[:, None], box, start[:, None])
         loss = lambda theta: tuple(np.asarray(part) for part in _loss(family, kernel, theta, free, unit, data))
         best = _minimise(loss, start, free, bounds)
@@ -135,7 +140,8 @@ def _minimise(loss: Callable, start: np.ndarray, free: np.ndarray, bounds: np.nd
     tries = [start + np.array(shift) * free for shift in ((0, 0, 0), (-1.2, 0, 0), (0.8, 0.7, -1), (0, -1, 1))]
     search = functools.partial(scipy.optimize.minimize, loss, jac=True, method="L-BFGS-B", bounds=bounds)
     found = [search(np.clip(theta, *bounds.T)) for theta in tries]
-    return min((f for f in found if np.isfinite(f.fun)), key=lambda f: f.fun, default=search(start)).x
+    finite = [f for f in found if np.isfinite(f.fun)]
+    return min(finite, key=lambda f: f.fun).x if finite else start
 
 
 def _isotropic(noise: np.ndarray) -> np.ndarray:

@@ -62,8 +62,8 @@ class Problem(eqx.Module):
 class State(eqx.Module):
     """A point of the search, with everything that was computed there.
 
-    `gap` and `pull` are the errors of the two equations of the optimum; `gap_mm` is the largest gap, and `misfit_mm`
-    the larger of that and of the displacement that the pull on the alignment stands for.
+    `gap` and `pull` are the errors of the two equations of the optimum; `gap_mm` is the largest gap; `misfit_mm` is the
+    larger of that (in proportion, for a vague landmark) and of the shift that the pull on the alignment stands for.
     """
 
     alignment: Alignment
@@ -154,12 +154,14 @@ def look(
     missing = problem.targets - trajectory.positions[-1]
     gap = missing - jnp.einsum("iab,ib->ia", problem.noise, trajectory.momenta[-1])
     pull = jnp.einsum("iab,ia->b", basis, momenta)
-    shift = pull * (problem.kernel.variance + jnp.mean(jnp.einsum("iaa->i", problem.noise)))
-    gap_mm = jnp.max(jnp.abs(gap))
+    variance = jnp.einsum("iaa->i", problem.noise) / problem.noise.shape[1]
+    shift = pull * (problem.kernel.variance + jnp.median(variance))
+    fair = gap * jnp.minimum(1.0, jnp.sqrt(jnp.median(variance) / variance))[:, None]  # a vague landmark may err more
     return State(
         alignment, momenta, trajectory,
         energy=trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(missing, problem.noise)),
-        gap=gap, pull=pull, gap_mm=gap_mm, misfit_mm=jnp.max(jnp.abs(shift), initial=gap_mm), drift=trajectory.drift,
+        gap=gap, pull=pull, gap_mm=jnp.max(jnp.abs(gap)),
+        misfit_mm=jnp.max(jnp.abs(shift), initial=jnp.max(jnp.abs(fair))), drift=trajectory.drift,
     )  # fmt: skip
 
 
@@ -489,6 +491,9 @@ METHODS: tuple[tuple[str, Callable[[Problem, State, float], Iterator[State]]], .
 MAX_ITERATIONS = 60
 """Of one method at one level."""
 
+MAX_TOTAL = 1000
+"""Of all together: then no further level is tried."""
+
 
 def solve(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] | None = None) -> Fit:
     """The most probable flow, from a first alignment and zero momenta (or those of a similar problem).
@@ -501,7 +506,7 @@ def solve(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] |
     start = look(problem, alignment, momenta, no_step(problem), 0.0, times)
     sd = noise_sd(problem)
     tolerance = TOLERANCE * min(1.0, sd)
-    log: list[Progress] = []
+    log = Log()
     direct = functools.partial(path_space_gauss_newton, halvings=0)
     state = follow("path-space Gauss-Newton", direct, problem, start, tolerance, 1.0, log)
     if tolerance < state.misfit < 0.3 * sd:
@@ -510,18 +515,18 @@ def solve(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] |
         state = continuation(problem, start, tolerance, sd, log)
     state = settle(problem, state, shooting.MAX_DRIFT)
     state = follow("exact Newton", exact_newton, problem, state, tolerance, 1.0, log)
+    failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
+    outcome = Outcome.CONVERGED if state.misfit <= tolerance else failure
     return Fit(
         problem.kernel, problem.trend, state.alignment, state.trajectory, problem.targets, problem.noise,
-        float(state.energy), float(state.gap_mm), outcome(state, tolerance, log), tuple(log),
+        float(state.energy), float(state.gap_mm), outcome, tuple(log),
     )  # fmt: skip
 
 
-def outcome(state: State, tolerance: float, log: list[Progress]) -> Outcome:
-    """How a solve ended: converged, out of iterations (the last method used them all), or stalled."""
-    if state.misfit <= tolerance:
-        return Outcome.CONVERGED
-    last = [row.method for row in log[-MAX_ITERATIONS:]]
-    return Outcome.ITERATIONS if len(set(last)) == 1 and len(last) == MAX_ITERATIONS else Outcome.STALLED
+class Log(list[Progress]):
+    """The rows so far, and whether the last method used up its iterations."""
+
+    exhausted: bool = False
 
 
 def solve_small(problem: Problem, alignment: Alignment) -> Fit:
@@ -529,7 +534,7 @@ def solve_small(problem: Problem, alignment: Alignment) -> Fit:
 
     A Gauss–Newton step around the flow that does not move; linear but for the rotation, so a few rounds suffice.
     """
-    log: list[Progress] = []
+    log = Log()
     while True:
         still, energy, beta, shift = regression_step(problem, alignment)
         log.append(Progress("regression", 1.0, float(energy), float(shift), 0))
@@ -558,18 +563,18 @@ def regression_step(
 
 
 def noise_sd(problem: Problem) -> float:
-    """The typical noise, mm: root mean square over landmarks and axes."""
-    return float(np.sqrt(np.trace(np.asarray(problem.noise), axis1=1, axis2=2).mean() / problem.targets.shape[1]))
+    """The typical noise, mm: that of the median landmark."""
+    return float(np.sqrt(np.median(np.trace(np.asarray(problem.noise), axis1=1, axis2=2)) / problem.targets.shape[1]))
 
 
-def continuation(problem: Problem, state: State, tolerance: float, sd: float, log: list[Progress]) -> State:
+def continuation(problem: Problem, state: State, tolerance: float, sd: float, log: Log) -> State:
     """Lower the noise from 10⁴·D to D, level by level; where a level is too far from the last one, halve the way.
 
     Gauss–Newton and exact Newton follow the path of optima; when it cannot be followed in steps of 5 % or more, the
     trust regions take the level over.
     """
     reached, ahead = np.inf, list(LEVELS)
-    while ahead:
+    while ahead and len(log) < MAX_TOTAL:
         factor = ahead[0]
         level = eqx.tree_at(lambda p: p.noise, problem, factor * problem.noise)
         goal = tolerance if factor == 1.0 else 0.01 * sd * factor**0.5
@@ -594,10 +599,12 @@ def follow(
     state: State,
     tolerance: float,
     factor: float,
-    log: list[Progress],
+    log: Log,
 ) -> State:
     """Run one method at one level, keeping the log."""
+    began = len(log)
     for new in itertools.islice(method(problem, state, tolerance), MAX_ITERATIONS):
         state = new
         log.append(Progress(name, factor, float(state.energy), float(state.gap_mm), state.num_steps))
+    log.exhausted = len(log) - began == MAX_ITERATIONS or (log.exhausted and len(log) == began)
     return state

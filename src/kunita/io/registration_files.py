@@ -6,7 +6,6 @@ are ever built, so a file can hold numbers and names but no code.
 
 import dataclasses
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +44,14 @@ def save(reg: registration.Registration, path: str | os.PathLike, *, overwrite: 
         raise FileError(f"{target}: the file exists; pass overwrite=True to replace it")
     if not target.parent.is_dir():
         raise FileError(f"{target}: the folder {target.parent} does not exist")
-    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with h5py.File(partial, "w") as file:
             file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
             _write(file, "registration", reg)
-        os.chmod(partial, 0o644)
-        os.replace(partial, target)
-    except BaseException:
-        os.unlink(partial)
-        raise
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike) -> registration.Registration:
@@ -83,12 +79,14 @@ def _write(parent: h5py.Group, name: str, value: Any) -> None:
         for i, item in enumerate(value):
             _write(group, str(i), item)
     elif dataclasses.is_dataclass(value):
+        if type(value).__name__ not in CLASSES:
+            raise FileError(f"{parent.file.filename}: a {type(value).__name__} cannot be written to a file")
         group = parent.create_group(name)
         group.attrs["class"] = type(value).__name__
         for field in dataclasses.fields(value):
             _write(group, field.name, getattr(value, field.name))
-    elif value is not None:
-        parent.attrs[name] = value
+    else:
+        parent.attrs[name] = h5py.Empty("f") if value is None else value
 
 
 def _read(group: h5py.Group) -> Any:
@@ -105,9 +103,9 @@ def _field(group: h5py.Group, name: str) -> Any:
     if name in group:
         item = group[name]
         return _read(item) if isinstance(item, h5py.Group) else item[()]
-    if name not in group.attrs:
-        return None
     value = group.attrs[name]
+    if isinstance(value, h5py.Empty):
+        return None
     if name == "outcome":
         return Outcome[value]
     return value.item() if isinstance(value, np.generic) else value
