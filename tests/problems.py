@@ -17,6 +17,14 @@ KERNELS = {
 }
 
 
+CASES = {
+    **{f"{name}-2d": (kernel, 2) for name, kernel in KERNELS.items()},
+    "gaussian-3d": (KERNELS["gaussian"], 3),
+    "matern52-3d": (KERNELS["matern52"], 3),
+}
+"""Every kernel in 2-D, two of them in 3-D: what the laws of the flow are checked on."""
+
+
 def random_phase(seed, n=12, d=2, size=6.0, strength=0.35):
     """Landmarks in a box of this size, with random momenta of this strength."""
     rng = np.random.default_rng(seed)

@@ -163,6 +163,21 @@ def test_bad_landmarks_are_refused(moving, fixed, message):
         kunita.register(moving, fixed)
 
 
+@pytest.mark.parametrize("name", ["Gaussian", "matern52", "RationalQuadratic", "rational"])
+def test_kernels_are_known_by_name_in_any_case(name):
+    fixed = FIXED + np.random.default_rng(0).normal(size=FIXED.shape)
+    reg = kunita.register(MOVING, fixed, kernel=name, noise=1.0, model="small")
+    assert type(reg.kernel).__name__.lower().startswith(name.lower())
+
+
+def test_masked_and_complex_numbers_are_refused():
+    masked = np.ma.masked_array(MOVING, mask=np.arange(36).reshape(12, 3) == 4)
+    with pytest.raises(LandmarkError, match="'2'.*not finite"):
+        kunita.register(masked, FIXED)
+    with pytest.raises(LandmarkError, match="complex"):
+        kunita.register(MOVING + 1j, FIXED)
+
+
 def test_names_are_used_and_lonely_ones_are_said():
     names = tuple("abcdefghijkl")
     with pytest.warns(kunita.KunitaWarning, match="no partner"):

@@ -165,6 +165,14 @@ def _safe_sqrt(z: Float[Array, "*p"]) -> Float[Array, "*p"]:
     return jnp.where(z > 0, jnp.sqrt(jnp.where(z > 0, z, 1.0)), 0.0)
 
 
+def check_kernel(kernel: object) -> None:
+    """Refuse what is not a kernel, such as its name or its class."""
+    if not isinstance(kernel, AbstractKernel):
+        raise ArgumentError(
+            f"kernel: expected a kernel such as Gaussian(length_scale, amplitude), found {kernel!r:.80}"
+        )
+
+
 def check_positive(name: str, number: Scalar) -> None:
     """Refuse a parameter that is not a positive finite number."""
     if isinstance(number, str) or np.ndim(number) != 0 or not (np.isfinite(number) and number > 0):

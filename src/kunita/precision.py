@@ -45,8 +45,10 @@ def door(function: Callable[P, R]) -> Callable[P, R]:
 
 def as_floats(value: ArrayLike, name: str) -> np.ndarray:
     """Numbers as a NumPy array, or a refusal that names the argument."""
+    if np.iscomplexobj(value):
+        raise ArgumentError(f"{name}: expected real numbers, found complex ones")
     try:
-        return np.asarray(value, dtype=float)
+        return np.ma.filled(np.ma.asarray(value, dtype=float), np.nan)  # a masked number is not a number
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{name}: expected numbers in a regular array, found {value!r:.80}") from error
 

@@ -94,19 +94,21 @@ def register(
     pairs = match(_as_landmarks(moving), _as_landmarks(fixed))
     noises, used = _check_noise(pairs, noise)
     active = dataclasses.replace(pairs, moving=pairs.moving.take(used), fixed=pairs.fixed.take(used))
+    before = tuple(_pairing_remarks(pairs, active, used))
+    for remark in before:  # at once: a fit to the wrong pairs may take long
+        python_warnings.warn(remark, KunitaWarning, stacklevel=2)
     with jax.enable_x64(True):
         fitted = _fit(active, family, given, noises, align, model)
     full_noise = np.full((len(pairs.moving), *fitted.noise.shape[1:]), np.inf)
     full_noise[used] = fitted.noise
-    remarks = (*_pairing_remarks(pairs, used), *fitted.remarks)
-    for remark in remarks:
+    for remark in fitted.remarks:
         python_warnings.warn(remark, KunitaWarning, stacklevel=2)
     fit = fitted.fit
     return Registration(
         moving=pairs.moving, fixed=pairs.fixed, pairing=pairs.pairing, used=np.isin(np.arange(len(pairs.moving)), used),
         kernel=fit.kernel, noise=full_noise, align=align, model=model, posterior=fitted.posterior,
         evidence=fitted.evidence, energy=float(fit.energy), outcome=fit.outcome, gap_mm=fit.gap_mm,
-        history=fit.history, warnings=remarks, seconds=time.perf_counter() - began,
+        history=fit.history, warnings=before + fitted.remarks, seconds=time.perf_counter() - began,
     )  # fmt: skip
 
 
@@ -182,8 +184,10 @@ def _check_kernel(
     """The family to choose from and the kernel that was given, if one was."""
     if kernel is None or isinstance(kernel, AbstractKernel):
         return Gaussian, kernel
-    if isinstance(kernel, str) and kernel in FAMILIES:
-        return FAMILIES[kernel], None
+    if isinstance(kernel, str):
+        named = {**FAMILIES, **{cls.__name__.lower(): cls for cls in FAMILIES.values()}}
+        if kernel.lower() in named:
+            return named[kernel.lower()], None
     if isinstance(kernel, type) and kernel in FAMILIES.values():
         return kernel, None
     raise ArgumentError(f"kernel: expected a kernel, or one of {', '.join(FAMILIES)}, found {kernel!r}")
@@ -246,12 +250,14 @@ def _refuse_contradictions(pairs: Pairs, noise: np.ndarray) -> None:
 # ----------------------------------------------------------------------------------------------------- remarks, summary
 
 
-def _pairing_remarks(pairs: Pairs, used: np.ndarray) -> Iterator[str]:
+def _pairing_remarks(pairs: Pairs, active: Pairs, used: np.ndarray) -> Iterator[str]:
     if pairs.unmatched:
         yield f"{len(pairs.unmatched)} landmarks have no partner and are not used: {', '.join(pairs.unmatched[:5])}"
     left_out = [label for i, label in enumerate(pairs.labels) if i not in used]
     if left_out:
         yield f"left out (infinite noise): {', '.join(left_out)}"
+    if len(used) > active.moving.dimension and trend.looks_mirrored(active.moving.points, active.fixed.points):
+        yield "suspect: the fixed landmarks look like a mirror image of the moving ones; check left and right (RAS/LPS)"
 
 
 def _fit_remarks(
@@ -266,8 +272,6 @@ def _fit_remarks(
             f"the landmarks are collinear, coplanar or too few: {open_directions} of the directions of the {align} "
             "alignment are not determined by them and were not fitted"
         )
-    if n > pairs.moving.dimension and trend.looks_mirrored(pairs.moving.points, pairs.fixed.points):
-        yield "suspect: the fixed landmarks look like a mirror image of the moving ones; check left and right (RAS/LPS)"
     if choice.undecided and n > 1:
         yield f"the landmarks do not determine the {', '.join(choice.undecided)}: the value used is a limit or a guess"
     if not fit.converged:
@@ -280,7 +284,8 @@ def _fit_remarks(
 
 def _summary_lines(reg: Registration) -> Iterator[str]:
     before, after = _distances(reg)
-    yield f"Registration of {len(reg.moving)} landmarks in {reg.fixed.dimension}-D (paired by {reg.pairing})"
+    count = f"{len(reg.moving)} landmarks" if reg.used.all() else f"{reg.used.sum()} of {len(reg.moving)} landmarks"
+    yield f"Registration of {count} in {reg.fixed.dimension}-D (paired by {reg.pairing})"
     yield f"  model      {reg.model}, alignment {reg.align}"
     yield f"  kernel     {describe_kernel(reg.kernel)}"
     yield f"  noise      {reg.noise_mm:.3g} mm"

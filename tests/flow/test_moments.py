@@ -11,9 +11,9 @@ from kunita import numerics
 from kunita.data.phantom import circle, flower
 from kunita.errors import ArgumentError
 from kunita.flow import covariance, moments, shooting, simulate, transport
-from problems import KERNELS, initial_velocity, random_phase
+from problems import CASES, KERNELS, initial_velocity, random_phase
 
-everyone = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+cases = pytest.mark.parametrize(("kernel", "d"), CASES.values(), ids=CASES)
 KERNEL = KERNELS["gaussian"]
 
 
@@ -37,8 +37,7 @@ def moments_by_diffrax(kernel, closure, q, p, points):
     return mean[0], cov[0]
 
 
-@everyone
-@pytest.mark.parametrize("d", [2, 3])
+@cases
 def test_closed_form_agrees_with_the_moment_equation_integrated_independently(kernel, d):
     q, p = random_phase(0, n=8, d=d)
     points = np.r_[q[:3], np.random.default_rng(1).normal(size=(4, d)) * 3]

@@ -9,9 +9,9 @@ import kunita
 from kunita import numerics
 from kunita.errors import ArgumentError
 from kunita.flow import shooting
-from problems import KERNELS, random_phase, rotation
+from problems import CASES, KERNELS, random_phase, rotation
 
-everyone = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+cases = pytest.mark.parametrize(("kernel", "d"), CASES.values(), ids=CASES)
 both = pytest.mark.parametrize("d", [2, 3])
 KERNEL = KERNELS["gaussian"]
 
@@ -26,16 +26,14 @@ def test_the_time_stepping_is_of_order_four(d):
     assert order == pytest.approx(4, abs=0.1)
 
 
-@everyone
-@both
+@cases
 def test_energy_drifts_less_than_1e_8_at_the_default_steps(kernel, d):
     for seed in range(4):
         trajectory = kunita.shoot(kernel, *random_phase(seed, d=d))
         assert trajectory.drift <= 1e-8
 
 
-@everyone
-@both
+@cases
 def test_linear_momentum_is_conserved_to_rounding_and_angular_to_the_time_step(kernel, d):
     trajectory = kunita.shoot(kernel, *random_phase(2, d=d))
     q, p = trajectory.positions, trajectory.momenta
@@ -46,8 +44,7 @@ def test_linear_momentum_is_conserved_to_rounding_and_angular_to_the_time_step(k
     assert np.abs(angular - angular[0]).max() <= 1e-7 * np.abs(q).max() * np.abs(p).sum()
 
 
-@everyone
-@both
+@cases
 def test_the_reversed_flow_comes_back(kernel, d):
     trajectory = kunita.shoot(kernel, *random_phase(3, d=d))
     back = kunita.reverse(kernel, trajectory)
@@ -69,8 +66,7 @@ def test_landmarks_travel_like_any_other_point(d):
     np.testing.assert_allclose(path.jacobians, trajectory.jacobians, atol=1e-12)
 
 
-@everyone
-@both
+@cases
 def test_jacobians_are_the_derivatives_of_the_flow(kernel, d):
     q, p = random_phase(5, d=d)
     trajectory = kunita.shoot(kernel, q, p, num_steps=40)
@@ -82,8 +78,7 @@ def test_jacobians_are_the_derivatives_of_the_flow(kernel, d):
         np.testing.assert_allclose(path.jacobians[-1][:, :, axis], (up - down) / (2 * h), atol=1e-8)
 
 
-@everyone
-@both
+@cases
 def test_adjoint_identities_of_the_endpoint(kernel, d):
     """J(1)ᵀλ = p₀, B_qᵀλ = Kp₀, and B_qᵀB_p symmetric."""
     q, p = (jnp.asarray(a) for a in random_phase(6, n=7, d=d))
@@ -143,3 +138,21 @@ def test_bad_arrays_are_refused_by_name(positions, momenta, match):
 def test_bad_step_counts_are_refused(steps):
     with pytest.raises(ArgumentError, match="num_steps"):
         kunita.shoot(KERNEL, np.zeros((1, 2)), np.zeros((1, 2)), num_steps=steps)
+
+
+@pytest.mark.parametrize("bad", ["gaussian", kunita.Gaussian, 3])
+def test_what_is_not_a_kernel_or_a_trajectory_is_refused(bad):
+    q, p = random_phase(0, n=3)
+    for door in (kunita.shoot, kunita.moments, kunita.simulate):
+        with pytest.raises(ArgumentError, match="kernel"):
+            door(bad, q, p)
+    with pytest.raises(ArgumentError, match="trajectory"):
+        kunita.transport(KERNEL, bad, q)
+    with pytest.raises(ArgumentError, match="trajectory"):
+        kunita.reverse(KERNEL, bad)
+
+
+def test_momenta_that_are_too_wild_are_said_or_refused():
+    q, p = random_phase(0, n=3)
+    with pytest.warns(kunita.KunitaWarning, match="drifts"):
+        kunita.shoot(KERNEL, q, 300 * p)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import kunita
-from kunita.errors import FileError
+from kunita.errors import ArgumentError, FileError
 from problems import KERNELS, gp_displaced
 
 MOVING, FIXED = gp_displaced(12, seed=5, rms=8.0)
@@ -66,6 +66,9 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(FileError, match="expected a kunita registration"):
         kunita.load(tmp_path / "other.h5")
     reg = kunita.register(MOVING, FIXED, kernel=kunita.Gaussian(50.0, 5.0), noise=1.0)
+    with pytest.raises(ArgumentError, match="expected a Registration"):
+        kunita.save(3, tmp_path / "three.h5")
+    assert not (tmp_path / "three.h5").exists()
     with pytest.raises(FileError, match="does not exist"):
         kunita.save(reg, tmp_path / "nowhere" / "registration.h5")
 

@@ -88,7 +88,7 @@ def match(moving: Landmarks, fixed: Landmarks) -> Pairs:
     if not common:
         raise LandmarkError(
             f"no common names: moving has {_some(moving.names)}, fixed has {_some(fixed.names)}; "
-            "rename them, or pass names=None to pair by order"
+            "rename them, or give Landmarks no names to pair by order"
         )
     kept = moving.take([i for i, name in enumerate(moving.names) if name in rows])
     lonely = tuple(sorted(set(moving.names) ^ set(fixed.names)))
@@ -115,8 +115,10 @@ def check_covariances(covariances: np.ndarray, shape: tuple[int, ...], what: str
 
 
 def _numbers(value: Any, what: str) -> np.ndarray:
+    if np.iscomplexobj(value):
+        raise LandmarkError(f"{what}: expected real numbers, found complex ones")
     try:
-        return np.array(value, dtype=float)
+        return np.array(np.ma.filled(np.ma.asarray(value, dtype=float), np.nan))  # a masked number is not a number
     except (TypeError, ValueError) as error:
         raise LandmarkError(f"{what}: expected numbers in a regular array, found {value!r:.80}") from error
 

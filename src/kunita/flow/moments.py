@@ -10,6 +10,7 @@ A closure says what is put for the expectations. Since v is a sum of kernels, it
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -183,7 +184,7 @@ def euler_moments(
 
 @door
 def moments(
-    kernel: AbstractKernel,
+    kernel: Any,
     positions: ArrayLike,
     momenta: ArrayLike,
     points: ArrayLike | None = None,

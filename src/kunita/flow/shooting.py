@@ -1,5 +1,7 @@
 """Geodesic shooting: the mean flow and its Jacobians, from initial positions and momenta."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.errors import ArgumentError
-from kunita.kernels import AbstractKernel, squared_distances
+from kunita.kernels import AbstractKernel, check_kernel, squared_distances
 from kunita.precision import Array, ArrayLike, Scalar, as_count, as_floats, as_points, door
 
 DEFAULT_STEPS = 10
@@ -136,7 +138,7 @@ def settle_steps(
 
 
 @door
-def shoot(kernel: AbstractKernel, positions: ArrayLike, momenta: ArrayLike, num_steps: int | None = None) -> Trajectory:
+def shoot(kernel: Any, positions: ArrayLike, momenta: ArrayLike, num_steps: int | None = None) -> Trajectory:
     """Follow the geodesic that starts at `positions` with `momenta` over t ∈ [0, 1].
 
     The mean of the flow under the model (`eq:long-diff` of [wassermann:14] with the shooting of its section
@@ -148,7 +150,7 @@ def shoot(kernel: AbstractKernel, positions: ArrayLike, momenta: ArrayLike, num_
         momenta: (n, d) initial momenta, 1/mm.
         num_steps: Runge–Kutta steps; by default as many as keep the relative energy drift below 1e-8.
     """
-    q, p = check_phase(positions, momenta)
+    q, p = check_phase(kernel, positions, momenta)
     if num_steps is None:
         trajectory = settle_steps(kernel, q, p)
     else:
@@ -169,8 +171,9 @@ def standstill(positions: Float[Array, "n d"]) -> Trajectory:
 
 
 @door
-def reverse(kernel: AbstractKernel, trajectory: Trajectory) -> Trajectory:
+def reverse(kernel: Any, trajectory: Any) -> Trajectory:
     """The same geodesic walked backwards: from q(1) with momenta −p(1). Its flow is the inverse flow."""
+    check_trajectory(kernel, trajectory)
     return backwards(kernel, trajectory)
 
 
@@ -179,8 +182,16 @@ def backwards(kernel: AbstractKernel, trajectory: Trajectory) -> Trajectory:
     return geodesic_jit(kernel, trajectory.positions[-1], -trajectory.momenta[-1], 1 - trajectory.times[::-1])
 
 
-def check_phase(positions: ArrayLike, momenta: ArrayLike) -> Phase:
-    """Refuse positions and momenta that do not fit together."""
+def check_trajectory(kernel: object, trajectory: object) -> None:
+    """Refuse what is not a kernel with a trajectory, in this order."""
+    check_kernel(kernel)
+    if not isinstance(trajectory, Trajectory):
+        raise ArgumentError(f"trajectory: expected what shoot returns, found {trajectory!r:.80}")
+
+
+def check_phase(kernel: object, positions: ArrayLike, momenta: ArrayLike) -> Phase:
+    """Refuse a kernel, positions and momenta that do not fit together."""
+    check_kernel(kernel)
     q, p = as_points(positions, "positions"), as_points(momenta, "momenta")
     if q.shape != p.shape:
         raise ArgumentError(f"momenta: expected the shape of positions {q.shape}, found {p.shape}")

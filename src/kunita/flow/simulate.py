@@ -56,7 +56,7 @@ def _paths(
 
 @door
 def simulate(
-    kernel: AbstractKernel,
+    kernel: Any,
     positions: ArrayLike,
     momenta: ArrayLike,
     points: ArrayLike | None = None,
@@ -77,7 +77,7 @@ def simulate(
         key: a seed or a JAX random key.
     """
     grid = np.linspace(0, 1, as_count(num_steps, "num_steps") + 1)
-    q, p = shooting.check_phase(positions, momenta)
+    q, p = shooting.check_phase(kernel, positions, momenta)
     x = as_points(q if points is None else points, "points", q.shape[1])
     trajectory = shooting.geodesic_jit(kernel, q, p, jnp.asarray(grid))
     return _paths(kernel, trajectory, x, jax.random.split(as_key(key), as_count(num_paths, "num_paths")))

@@ -1,12 +1,14 @@
 """Carry any points along a geodesic, with their flow Jacobians."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
 from kunita import numerics
-from kunita.flow.shooting import Phase, Trajectory, hamiltonian_field, velocities
+from kunita.flow.shooting import Phase, Trajectory, check_trajectory, hamiltonian_field, velocities
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, ArrayLike, as_points, door
 
@@ -55,7 +57,7 @@ def landmark_path(trajectory: Trajectory) -> Path:
 
 
 @door
-def transport(kernel: AbstractKernel, trajectory: Trajectory, points: ArrayLike) -> Path:
+def transport(kernel: Any, trajectory: Any, points: ArrayLike) -> Path:
     """Carry points along a trajectory; along `reverse(kernel, trajectory)` for the inverse map.
 
     Args:
@@ -63,4 +65,5 @@ def transport(kernel: AbstractKernel, trajectory: Trajectory, points: ArrayLike)
         trajectory: from `shoot` or `reverse`.
         points: (m, d), mm.
     """
+    check_trajectory(kernel, trajectory)
     return carry_jit(kernel, trajectory, as_points(points, "points", trajectory.positions.shape[-1]))

@@ -491,7 +491,7 @@ METHODS: tuple[tuple[str, Callable[[Problem, State, float], Iterator[State]]], .
 MAX_ITERATIONS = 60
 """Of one method at one level."""
 
-MAX_TOTAL = 1000
+MAX_TOTAL = 400
 """Of all together: then no further level is tried."""
 
 
@@ -571,7 +571,7 @@ def continuation(problem: Problem, state: State, tolerance: float, sd: float, lo
     """Lower the noise from 10⁴·D to D, level by level; where a level is too far from the last one, halve the way.
 
     Gauss–Newton and exact Newton follow the path of optima; when it cannot be followed in steps of 5 % or more, the
-    trust regions take the level over.
+    trust regions take the level over; when they fail too, one last try is made at the noise itself.
     """
     reached, ahead = np.inf, list(LEVELS)
     while ahead and len(log) < MAX_TOTAL:
@@ -586,7 +586,8 @@ def continuation(problem: Problem, state: State, tolerance: float, sd: float, lo
                 break
             start = trial if near else start
         if trial.misfit <= goal or near or not np.isfinite(reached):
-            reached, state = ahead.pop(0), trial
+            lost = trial.misfit > goal and near
+            reached, state, ahead = factor, trial, ahead[-1:] if lost and factor > 1 else ahead[1:]
         else:
             ahead.insert(0, float(np.sqrt(reached * factor)) if factor < 0.9 * reached else 0.96 * reached)
     return state

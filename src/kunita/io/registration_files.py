@@ -15,7 +15,7 @@ import numpy as np
 import kunita.kernels
 from kunita import posterior, registration
 from kunita.data.landmarks import Landmarks
-from kunita.errors import FileError, Outcome
+from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
 from kunita.inference import solve, trend
 
@@ -37,8 +37,10 @@ KINDS: tuple[type, ...] = (
 CLASSES = {cls.__name__: cls for cls in KINDS}
 
 
-def save(reg: registration.Registration, path: str | os.PathLike, *, overwrite: bool = False) -> None:
+def save(reg: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
     """Write a registration to an HDF5 file, which appears under its name only when it is complete."""
+    if not isinstance(reg, registration.Registration):
+        raise ArgumentError(f"reg: expected a Registration, found {reg!r:.80}")
     target = Path(path)
     if target.exists() and not overwrite:
         raise FileError(f"{target}: the file exists; pass overwrite=True to replace it")
