@@ -45,12 +45,12 @@ def door(function: Callable[P, R]) -> Callable[P, R]:
 
 def as_floats(value: ArrayLike, name: str) -> np.ndarray:
     """Numbers as a NumPy array, or a refusal that names the argument."""
-    if np.iscomplexobj(value):
-        raise ArgumentError(f"{name}: expected real numbers, found complex ones")
     try:
+        if np.iscomplexobj(value):
+            raise TypeError("complex")
         return np.ma.filled(np.ma.asarray(value, dtype=float), np.nan)  # a masked number is not a number
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{name}: expected numbers in a regular array, found {value!r:.80}") from error
+        raise ArgumentError(f"{name}: expected real numbers in a regular array, found {value!r:.80}") from error
 
 
 def as_count(number: int, name: str) -> int:

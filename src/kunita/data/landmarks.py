@@ -115,12 +115,12 @@ def check_covariances(covariances: np.ndarray, shape: tuple[int, ...], what: str
 
 
 def _numbers(value: Any, what: str) -> np.ndarray:
-    if np.iscomplexobj(value):
-        raise LandmarkError(f"{what}: expected real numbers, found complex ones")
     try:
+        if np.iscomplexobj(value):
+            raise TypeError("complex")
         return np.array(np.ma.filled(np.ma.asarray(value, dtype=float), np.nan))  # a masked number is not a number
     except (TypeError, ValueError) as error:
-        raise LandmarkError(f"{what}: expected numbers in a regular array, found {value!r:.80}") from error
+        raise LandmarkError(f"{what}: expected real numbers in a regular array, found {value!r:.80}") from error
 
 
 def _check_points(points: np.ndarray, names: tuple[str, ...] | None) -> None:
