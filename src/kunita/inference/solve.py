@@ -353,7 +353,7 @@ def bounded_minimum(gradient: np.ndarray, hessian: np.ndarray, radius: float) ->
             low, high = (middle, high) if np.linalg.norm(solve(middle)) > radius else (low, middle)
         w = solve(high)
         if eigenvalues[0] < 0:  # the hard case: where the gradient does not tell, go down the lowest valley
-            w[0] += np.sqrt(max(radius**2 - w @ w, 0.0)) * (1.0 if w[0] >= 0 else -1.0)
+            w[0] = np.copysign(np.sqrt(max(radius**2 - w[1:] @ w[1:], 0.0)), w[0])
     return vectors @ w, float(-(g @ w + 0.5 * w @ (eigenvalues * w)))
 
 
