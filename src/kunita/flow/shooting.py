@@ -1,5 +1,6 @@
 """Geodesic shooting: the mean flow and its Jacobians, from initial positions and momenta."""
 
+import warnings
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kunita import numerics
-from kunita.errors import ArgumentError
+from kunita.errors import ArgumentError, KunitaWarning
 from kunita.kernels import AbstractKernel, check_kernel, squared_distances
 from kunita.precision import Array, ArrayLike, Scalar, as_count, as_floats, as_points, door
 
@@ -159,6 +160,9 @@ def shoot(kernel: Any, positions: ArrayLike, momenta: ArrayLike, num_steps: int 
         raise ArgumentError(
             "momenta: the flow runs out of the range of numbers; they are too large, or the steps too few"
         )
+    if num_steps is None and trajectory.drift > MAX_DRIFT:
+        message = f"the energy drifts by {float(trajectory.drift):.0e} even with {trajectory.num_steps} time steps"
+        warnings.warn(message, KunitaWarning, stacklevel=3)
     return trajectory
 
 
