@@ -116,7 +116,7 @@ def test_sums_are_flat_and_add_up():
     np.testing.assert_allclose(total.variance, 6.0, rtol=1e-15)
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, "3"])
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
 @pytest.mark.parametrize("name", ["length_scale", "amplitude"])
 def test_parameters_that_are_not_positive_are_refused_by_name(name, bad):
     with pytest.raises(ArgumentError, match=name):

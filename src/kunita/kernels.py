@@ -298,7 +298,7 @@ def gamma_scales(shape: float) -> tuple[np.ndarray, np.ndarray]:
     every u, with about a hundred nodes. With 1/τ for τ it is the rational quadratic.
     """
     width = 1 / np.sqrt(shape)  # of log τ, where the shape is large
-    low, high = -max(32 / shape, 8.5 * width) - 1, max(np.log1p(40 / shape), 8.5 * width)
+    low, high = -max(32 / shape, 8.5 * width) - 1, np.log1p(36 / shape + 8.5 * width)
     step = 0.3 * min(1.0, width)
     log_tau = np.arange(low, high + step, step)
     log_density = shape * (np.log(shape) + log_tau) - shape * np.exp(log_tau) - gammaln(shape)
