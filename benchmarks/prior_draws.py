@@ -14,21 +14,22 @@ import numpy as np
 
 import kunita
 from kunita.inference import solve, trend
+from kunita.inference.problem import Problem
 
 
-def problem(ratio: float, seed: int) -> solve.Problem:
+def problem(ratio: float, seed: int) -> Problem:
     """Landmarks, their simulated and noisy targets, and the true parameters."""
     rng = np.random.default_rng(seed)
     kernel, x = kunita.Gaussian(1.0, ratio), rng.uniform(0, 3, (15, 2))
     truth = kunita.simulate(kernel, x, np.zeros_like(x), num_paths=1, num_steps=200, key=seed)[0]
     noise = np.broadcast_to((0.1 * ratio) ** 2 * np.eye(2), (15, 2, 2))
     targets = truth + 0.1 * ratio * rng.normal(size=x.shape)
-    return solve.Problem(
+    return Problem(
         kernel, jnp.asarray(x), jnp.asarray(targets), jnp.asarray(noise), trend.determined_trend("none", x)[0]
     )
 
 
-def second_start(task: solve.Problem, seed: int) -> np.ndarray:
+def second_start(task: Problem, seed: int) -> np.ndarray:
     """Momenta of a random velocity field of the prior."""
     gram = np.asarray(task.kernel.gram(task.moving, task.moving))
     root = np.linalg.cholesky(gram + 1e-10 * gram[0, 0] * np.eye(15))

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import kunita
+from kunita import numerics
 from kunita.inference import solve, trend
+from kunita.inference.problem import Problem, look, no_step
 
 KERNELS = {
     "gaussian": kunita.Gaussian(3.0, 1.2),
@@ -73,8 +75,21 @@ def fit(kernel, moving, fixed, noise, align="none"):
     start = trend.Alignment(start.center, start.matrix, np.zeros(d) if align != "none" else start.offset)
     origin = fixed.mean(0) if align != "none" else np.zeros(d)
     covariances = np.broadcast_to(noise**2 * np.eye(d), (n, d, d)) if np.ndim(noise) == 0 else noise
-    problem = solve.Problem(kernel, jnp.asarray(moving), jnp.asarray(fixed - origin), jnp.asarray(covariances), free)
+    problem = Problem(kernel, jnp.asarray(moving), jnp.asarray(fixed - origin), jnp.asarray(covariances), free)
     return solve.solve(problem, jax.tree.map(jnp.asarray, start))
+
+
+def prepared():
+    """A small problem with a rigid trend, and the state that its search starts from."""
+    moving, fixed = gp_displaced(6, seed=1, rms=15.0)
+    start = trend.procrustes("rigid", moving, fixed, np.ones(6))
+    origin, start = start.offset, trend.Alignment(start.center, start.matrix, np.zeros(3))
+    free, _ = trend.determined_trend("rigid", np.asarray(start(moving)))
+    noise = jnp.broadcast_to(jnp.eye(3), (6, 3, 3))
+    problem = Problem(kunita.Gaussian(50.0, 8.0), jnp.asarray(moving), jnp.asarray(fixed - origin), noise, free)
+    times = numerics.time_grid(20)
+    state = look(problem, start, np.zeros((6, 3)), no_step(problem), times)
+    return problem, state
 
 
 def grid(points, margin, spacing):

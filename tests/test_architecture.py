@@ -13,7 +13,8 @@ SOURCE = pathlib.Path(kunita.__file__).parent
 ORDER = (
     "errors", "precision", "numerics", "kernels",
     "flow.shooting", "flow.transport", "flow.covariance", "flow.moments", "flow.simulate",
-    "observations", "inference.objective", "inference.trend", "inference.solve", "inference.evidence",
+    "observations", "inference.objective", "inference.trend", "inference.problem", "inference.path_space",
+    "inference.gauss_newton", "inference.newton", "inference.trust_region", "inference.solve", "inference.evidence",
     "gaussians", "posterior",
     "data.landmarks", "data.phantom", "registration", "io.registration_files", "figures.deformation",
 )  # fmt: skip
@@ -61,12 +62,13 @@ def test_importing_kunita_imports_nothing_heavy():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def test_only_numerics_adds_jitter():
+def test_only_numerics_factors_and_only_there_jitter_has_a_size():
     for name, tree in modules():
-        if name != "numerics":
-            calls = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "cholesky"]
-            where = {ast.unparse(c.value) for c in calls}
-            assert where <= {"numerics", "jnp.linalg"}, name
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        for call in calls if name != "numerics" else []:
+            assert not ast.unparse(call.func).endswith("linalg.cholesky"), name
+            sizes = [ast.unparse(word.value) for word in call.keywords if word.arg == "jitter"]
+            assert all(size == "0.0" or size.startswith("numerics.") for size in sizes), name
 
 
 def test_functions_stay_short():

@@ -17,7 +17,11 @@ JITTER = 1e-12
 """Relative to the mean diagonal; the smallest that lets a smooth kernel's Gram matrix be factored."""
 
 
-def cholesky(matrix: Float[Array, "n n"], jitter: float = JITTER) -> Float[Array, "n n"]:
+SHAPING_JITTER = 1e-9
+"""Where a factor only shapes the coordinates of a search, and the answer does not depend on it."""
+
+
+def cholesky(matrix: Float[Array, "n n"], *, jitter: float = JITTER) -> Float[Array, "n n"]:
     """Lower Cholesky factor of a symmetric positive semidefinite matrix, jitter added: the only place where it is."""
     shift = jitter * jnp.trace(matrix) / max(matrix.shape[0], 1)
     return jnp.linalg.cholesky(matrix + shift * jnp.eye(matrix.shape[0]))

@@ -16,7 +16,8 @@ from kunita.errors import ArgumentError, InverseError, LandmarkError
 from kunita.flow import covariance, shooting, simulate, transport
 from kunita.flow.transport import Path
 from kunita.gaussians import GaussianPoints
-from kunita.inference import solve
+from kunita.inference.path_space import PathSpace, path_space_jit
+from kunita.inference.solve import Fit
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, ArrayLike, as_count, as_points, door
@@ -58,7 +59,7 @@ class Posterior(eqx.Module):
     weights: Float[Array, " t"]
     targets: Float[Array, "n d"]
     noise: Float[Array, "n d d"]
-    linear: solve.PathSpace
+    linear: PathSpace
     dual: Float[Array, "n d"]
     correction: Float[Array, "n d"]
     shift: Float[Array, " b"]
@@ -141,34 +142,22 @@ class Posterior(eqx.Module):
             )
 
 
-def posterior_from_fit(fit: solve.Fit, origin: np.ndarray, model: str) -> Posterior:
+dual_change = jax.jit(PathSpace.dual_change)
+
+
+def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str) -> Posterior:
     """Linearise around the fitted flow and condition on the landmarks."""
     trajectory = fit.trajectory
     weights = numerics.simpson_weights(np.asarray(trajectory.times)) if trajectory.num_steps else np.ones(1)
-    linear = solve.path_space_jit(fit.kernel, trajectory, weights, fit.noise, fit.trend)
-    dual, correction, shift = _remaining(linear, fit.trend, trajectory, fit.targets, fit.noise)
+    linear = path_space_jit(fit.kernel, trajectory, weights, fit.noise, fit.trend)
+    shift, correction = dual_change(linear, fit.errors)
+    dual = trajectory.momenta[-1] + correction
     corrected = model == "small" or not fit.converged
     keep = 1.0 if corrected else 0.0
     return Posterior(
         model, corrected, fit.kernel, fit.trend, fit.alignment, origin, trajectory, weights, fit.targets, fit.noise,
         linear, dual, keep * correction, keep * shift,
     )  # fmt: skip
-
-
-@jax.jit
-def _remaining(
-    linear: solve.PathSpace,
-    trend: Trend,
-    trajectory: shooting.Trajectory,
-    targets: Float[Array, "n d"],
-    noise: Float[Array, "n d d"],
-) -> tuple[Float[Array, "n d"], Float[Array, "n d"], Float[Array, " b"]]:
-    """λ_new = Py, what it still differs by from λ = p(1), and β̂."""
-    final = trajectory.momenta[-1]
-    gap = targets - trajectory.positions[-1] - jnp.einsum("iab,ib->ia", noise, final)
-    pull = jnp.einsum("iab,ia->b", trend.basis(trajectory.positions[0]), trajectory.momenta[0])
-    beta, change = linear.dual_change(gap, pull)
-    return final + change, change, beta
 
 
 # -------------------------------------------------------------------------------------- the formulas, on aligned points
@@ -314,7 +303,7 @@ def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _precision_blocks(linear: solve.PathSpace, n: int, d: int) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
+def _precision_blocks(linear: PathSpace, n: int, d: int) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
     """The diagonal blocks of P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and of S⁻¹."""
     half = numerics.solve_lower(linear.factor, jnp.eye(n * d)).reshape(-1, n, d)
     swing = numerics.solve_lower(linear.trend_factor, linear.solved_design.T).reshape(-1, n, d)

@@ -12,6 +12,7 @@ from kunita.data.landmarks import Landmarks, Pairs, check_covariances, match
 from kunita.errors import ArgumentError, KunitaWarning, LandmarkError, Outcome
 from kunita.flow import shooting
 from kunita.inference import evidence, solve, trend
+from kunita.inference.problem import Problem
 from kunita.kernels import FAMILIES, AbstractKernel, AbstractProfile, Gaussian
 from kunita.observations import LandmarkObservations
 from kunita.posterior import MODELS, Posterior, posterior_from_fit
@@ -161,7 +162,7 @@ def _solve(
     alignment, momenta = start, None
     noise = np.asarray(observed.noise(np.broadcast_to(start.matrix, observed.fixed_noise.shape)))
     for _ in range(REFRESH_ROUNDS):
-        problem = solve.Problem(kernel, observed.moving, observed.fixed, noise, free)
+        problem = Problem(kernel, observed.moving, observed.fixed, noise, free)
         fit = solve.solve_small(problem, alignment) if model == "small" else solve.solve(problem, alignment, momenta)
         jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)
         carried = np.asarray(observed.noise(jacobians))

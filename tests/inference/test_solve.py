@@ -1,8 +1,5 @@
 """The fit converges where it must, without folding, to what the equations say."""
 
-import itertools
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ import kunita
 from kunita import numerics
 from kunita.data.phantom import circle, flower
 from kunita.flow import shooting, transport
-from kunita.inference import solve, trend
+from kunita.inference import path_space, solve
 from problems import THREE, fit, gp_displaced, grid
 
 
@@ -76,7 +73,7 @@ def test_the_joint_fit_ends_where_its_equations_say(align):
     result = fit(kunita.Gaussian(50.0, 8.0), moving, fixed, 1.0, align)
     assert_solved(result)
     trajectory, weights = result.trajectory, numerics.simpson_weights(np.asarray(result.trajectory.times))
-    linear = solve.path_space_jit(result.kernel, trajectory, weights, result.noise, result.trend)
+    linear = path_space.path_space_jit(result.kernel, trajectory, weights, result.noise, result.trend)
     final = trajectory.momenta[-1]
     flow = (linear.factor @ linear.factor.T) - numerics.block_diagonal(result.noise)
     y = (result.targets - trajectory.positions[-1]).ravel() + flow @ final.ravel()
@@ -88,70 +85,6 @@ def test_the_joint_fit_ends_where_its_equations_say(align):
     np.testing.assert_allclose(dual, final.ravel(), atol=1e-6)
     # ½yᵀPy is the energy up to the quadrature of the covariance
     assert float(0.5 * y @ dual) == pytest.approx(result.energy, rel=1e-4)
-
-
-def test_exact_newton_ends_quadratically():
-    """From near the optimum every step squares the gap: digits double until rounding."""
-    problem, start = prepared()
-    near = [start, *itertools.islice(solve.path_space_gauss_newton(problem, start, 1e-3), 30)][-1]
-    gaps = [near.misfit, *(state.misfit for state in solve.exact_newton(problem, near, 1e-11))]
-    assert gaps[-1] <= 1e-11
-    for before, after in itertools.pairwise(gaps):
-        assert after <= max(10 * before**2, 1e-11)
-
-
-def test_the_bounded_minimum_solves_the_trust_region_problem():
-    """Against brute force on the sphere; an indefinite Hessian included."""
-    rng = np.random.default_rng(0)
-    for seed in range(20):
-        a = rng.normal(size=(3, 3))
-        hessian, gradient, radius = (a + a.T) / 2 + (seed % 3) * np.eye(3), rng.normal(size=3), 0.7
-        w, promised = solve.bounded_minimum(gradient, hessian, radius)
-        directions = rng.normal(size=(40_000, 3))
-        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        tries = np.concatenate([r * directions for r in np.linspace(0.05, radius, 12)])
-        values = tries @ gradient + 0.5 * np.einsum("ia,ab,ib->i", tries, hessian, tries)
-        assert np.linalg.norm(w) <= radius * (1 + 1e-9)
-        assert -promised <= values.min() + 1e-3
-        assert promised == pytest.approx(-(gradient @ w + 0.5 * w @ hessian @ w), rel=1e-9)
-
-
-def prepared():
-    """A small problem with a rigid trend, and the state that its search starts from."""
-    moving, fixed = gp_displaced(6, seed=1, rms=15.0)
-    start = trend.procrustes("rigid", moving, fixed, np.ones(6))
-    origin, start = start.offset, trend.Alignment(start.center, start.matrix, np.zeros(3))
-    free, _ = trend.determined_trend("rigid", np.asarray(start(moving)))
-    noise = jnp.broadcast_to(jnp.eye(3), (6, 3, 3))
-    problem = solve.Problem(kunita.Gaussian(50.0, 8.0), jnp.asarray(moving), jnp.asarray(fixed - origin), noise, free)
-    times = numerics.time_grid(20)
-    state = solve.look(problem, start, np.zeros((6, 3)), solve.no_step(problem), 0.0, times)
-    return problem, state
-
-
-@pytest.mark.parametrize("exact", [False, True], ids=["gauss-newton", "exact"])
-def test_trust_regions_reach_the_same_minimum_dense_and_by_products(exact, monkeypatch):
-    problem, start = prepared()
-    ends = []
-    for limit in (solve.DENSE, 0):
-        monkeypatch.setattr(solve, "DENSE", limit)
-        near = [start, *itertools.islice(solve.trust_region(exact, problem, start, 1e-5), 40)][-1]
-        state = [near, *solve.exact_newton(problem, near, 1e-9)][-1]
-        ends.append(state)
-        assert state.misfit <= 1e-8
-    assert float(ends[0].energy) == pytest.approx(float(ends[1].energy), rel=1e-9)
-    reference = solve.solve(problem, start.alignment)
-    assert float(ends[0].energy) == pytest.approx(reference.energy, rel=1e-6)
-
-
-def test_hessian_products_are_derivatives_of_the_gradient():
-    problem, state = prepared()
-    here, gradient, hessian = solve.quadratic_model(True, problem, state)
-    w = jnp.asarray(np.random.default_rng(0).normal(size=gradient.size))
-    energy = jax.jit(lambda t: solve.energy_in_chart(problem, state, here, t * w))
-    h = 1e-3
-    assert float(gradient @ w) == pytest.approx(float((energy(h) - energy(-h)) / (2 * h)), rel=1e-5)
-    assert float(w @ hessian @ w) == pytest.approx(float((energy(h) - 2 * energy(0.0) + energy(-h)) / h**2), rel=1e-4)
 
 
 def test_time_steps_follow_the_measured_energy_drift():

@@ -12,13 +12,14 @@ from jaxtyping import Bool, Float
 
 from kunita import numerics
 from kunita.flow import shooting
-from kunita.inference import solve
+from kunita.inference.path_space import PathSpace
+from kunita.inference.solve import Fit
 from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.precision import Array, Scalar
 
 
 @jax.jit
-def gauss_newton_evidence(linear: solve.PathSpace, energy: Scalar) -> Scalar:
+def gauss_newton_evidence(linear: PathSpace, energy: Scalar) -> Scalar:
     """Log p(F) ≈ −E* − ½logdet S − ½logdet(HᵀS⁻¹H) − ½(nd − b)log 2π, around the fitted flow.
 
     Laplace's approximation over velocity paths; with a trend, under its flat prior (restricted likelihood).
@@ -29,7 +30,7 @@ def gauss_newton_evidence(linear: solve.PathSpace, energy: Scalar) -> Scalar:
     return -energy - 0.5 * (log_det_s + log_det_a + freedom * jnp.log(2 * jnp.pi))
 
 
-def full_evidence(fit: solve.Fit) -> Scalar:
+def full_evidence(fit: Fit) -> Scalar:
     """Log p(F) ≈ −E* − ½logdet[2π(B_q + DB_p)Jᵀ]: Laplace with the second derivative of the flow, without a trend."""
     q0, p0, times = fit.trajectory.positions[0], fit.trajectory.momenta[0], fit.trajectory.times
     b_q, b_p = jax.jacfwd(lambda p: shooting.endpoint(fit.kernel, q0, p, times))(p0)
@@ -53,14 +54,14 @@ def small_evidence(
     n, d = positions.shape
     gram = kernel.gram(positions, positions)
     if noise.ndim == 1:
-        factor, copies = numerics.cholesky(gram + jnp.diag(noise), 0.0), d
+        factor, copies = numerics.cholesky(gram + jnp.diag(noise), jitter=0.0), d
         whiten = lambda v: numerics.solve_lower(factor, v.reshape(n, -1)).reshape(n * d, -1)
     else:
         full = jnp.kron(gram, jnp.eye(d)) + numerics.block_diagonal(noise)
-        factor, copies = numerics.cholesky(full, 0.0), 1
+        factor, copies = numerics.cholesky(full, jitter=0.0), 1
         whiten = lambda v: numerics.solve_lower(factor, v.reshape(n * d, -1))
     y, h = whiten(displacements)[:, 0], whiten(basis)
-    trend = numerics.cholesky(h.T @ h, 0.0)
+    trend = numerics.cholesky(h.T @ h, jitter=0.0)
     misfit = y @ y - jnp.sum(numerics.solve_lower(trend, h.T @ y) ** 2)
     log_det = 2 * copies * jnp.sum(jnp.log(jnp.diag(factor))) + 2 * jnp.sum(jnp.log(jnp.diag(trend)))
     return -0.5 * (misfit + log_det + (n * d - h.shape[1]) * jnp.log(2 * jnp.pi))

@@ -17,7 +17,7 @@ from kunita import posterior, registration
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
-from kunita.inference import solve, trend
+from kunita.inference import path_space, solve, trend
 
 FORMAT = "kunita registration"
 VERSION = 1
@@ -29,7 +29,7 @@ KINDS: tuple[type, ...] = (
     Trajectory,
     posterior.Posterior,
     registration.Registration,
-    solve.PathSpace,
+    path_space.PathSpace,
     solve.Progress,
     trend.Alignment,
     trend.Trend,

@@ -1,0 +1,63 @@
+"""Exact Newton on the two equations of the optimum: follows the path of optima, and finishes."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from kunita.flow import shooting
+from kunita.inference.gauss_newton import path_space_at
+from kunita.inference.path_space import PathSpace
+from kunita.inference.problem import Errors, Problem, State, Step, advance, departure, errors_of, no_step
+
+
+def errors_after(problem: Problem, state: State, step: Step) -> Errors:
+    """The errors as a function of a step from a state."""
+    _, start = departure(problem, state.alignment, state.momenta, step)
+    end = shooting.endpoint(problem.kernel, *start, state.trajectory.times)
+    return errors_of(problem.trend, problem.targets, problem.noise, start, end)
+
+
+@jax.jit
+def newton_step(problem: Problem, state: State) -> Step:
+    """(B_q + DB_p)δp₀ + (…)β = F − φ₁ − Dλ together with the trend's equation, by forward differentiation."""
+    origin, unpack = ravel_pytree(no_step(problem))
+    flat = lambda w: ravel_pytree(errors_after(problem, state, unpack(w)))[0]
+    columns = jax.lax.map(lambda v: jax.jvp(flat, (origin,), (v,))[1], jnp.eye(origin.size), batch_size=64)
+    return unpack(jnp.linalg.solve(columns.T, -flat(origin)))
+
+
+@jax.jit
+def newton_step_by_products(problem: Problem, state: State, linear: PathSpace) -> Step:
+    """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one with Λ for B_qJᵀ."""
+
+    def product(errors: Errors) -> Errors:
+        after = lambda step: errors_after(problem, state, step)
+        _, change = jax.jvp(after, (no_step(problem),), (linear.step(errors),))
+        return jax.tree.map(jnp.negative, change)
+
+    gmres = jax.scipy.sparse.linalg.gmres
+    errors, _ = gmres(product, state.errors, tol=1e-3, restart=20, maxiter=1, solve_method="incremental")
+    return linear.step(errors)
+
+
+def exact_newton(problem: Problem, state: State, tolerance: float) -> Iterator[State]:
+    """Exact Newton steps, shortened until the gap closes and the energy does not rise."""
+    while state.misfit > tolerance:
+        if problem.is_small:
+            step = newton_step(problem, state)
+        else:
+            step = newton_step_by_products(problem, state, path_space_at(problem, state))
+        trials = ((t, advance(problem, state, step * t)) for t in (1.0, 0.5, 0.25, 0.125))
+        trial = next((new for t, new in trials if closes_gap(state, new, 0.5 * t)), None)
+        if trial is None:
+            return
+        state = trial
+        yield state
+
+
+def closes_gap(old: State, new: State, share: float) -> bool:
+    """Whether a trial closes this share of the gap without raising the energy (beyond rounding)."""
+    limit = float(old.energy) + 1e-9 * abs(float(old.energy)) + 1e-12
+    return new.trusted and float(new.energy) <= limit and new.misfit <= (1 - share) * old.misfit

@@ -1,0 +1,164 @@
+"""The problem of the fit, and a look at one point of the search for its answer.
+
+The unknowns are the initial momenta p₀ and the alignment (through its change β). At the optimum
+
+    gap = F − φ₁ − Dλ = 0,   pull = h(x̃)ᵀp₀ = 0,   λ = p(1).
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from kunita import numerics
+from kunita.flow import shooting
+from kunita.inference.trend import Alignment, Trend
+from kunita.kernels import AbstractKernel
+from kunita.observations import mahalanobis
+from kunita.precision import Array, Scalar
+
+DENSE = 420
+"""Largest number of unknowns for which Jacobians and Hessians are formed."""
+
+SEARCH_DRIFT = 1e-5
+"""Relative energy drift that is good enough on the way; the answer itself has `shooting.MAX_DRIFT`."""
+
+
+class Problem(eqx.Module):
+    """Moving points, where they should go, how precisely, and which alignments are free."""
+
+    kernel: AbstractKernel
+    moving: Float[Array, "n d"]
+    targets: Float[Array, "n d"]
+    noise: Float[Array, "n d d"]
+    trend: Trend
+
+    @property
+    def noise_sd(self) -> float:
+        """The typical noise, mm: that of the median landmark."""
+        variance = np.trace(np.asarray(self.noise), axis1=1, axis2=2) / self.targets.shape[1]
+        return float(np.sqrt(np.median(variance)))
+
+    @property
+    def num_unknowns(self) -> int:
+        return self.targets.size + len(self.trend.generators)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether matrices over all unknowns are formed; otherwise they are touched through products only."""
+        return self.num_unknowns <= DENSE
+
+
+class Errors(eqx.Module):
+    """What the two equations of the optimum still lack: the gap (mm) and the pull on the alignment (1/mm)."""
+
+    gap: Float[Array, "n d"]
+    pull: Float[Array, " b"]
+
+
+class Step(eqx.Module):
+    """A change of the alignment (β, mm) and of the initial momenta."""
+
+    beta: Float[Array, " b"]
+    momenta: Float[Array, "n d"]
+
+    def __mul__(self, factor: float) -> "Step":
+        return Step(factor * self.beta, factor * self.momenta)
+
+
+class State(eqx.Module):
+    """A point of the search, with everything that was computed there.
+
+    `gap_mm` is the largest gap; `misfit_mm` is the larger of that (in proportion, for a vague landmark) and of the
+    shift that the pull on the alignment stands for.
+    """
+
+    alignment: Alignment
+    momenta: Float[Array, "n d"]
+    trajectory: shooting.Trajectory
+    energy: Scalar
+    errors: Errors
+    gap_mm: Scalar
+    misfit_mm: Scalar
+    drift: Scalar
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.trajectory.times) - 1
+
+    @property
+    def misfit(self) -> float:
+        """The test of convergence, mm; infinite where the shooting failed."""
+        return float(self.misfit_mm) if np.isfinite(self.misfit_mm) else np.inf
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the energy means anything: finite, and the time steps not hopelessly coarse."""
+        return bool(np.isfinite(self.energy)) and float(self.drift) < 1e-3
+
+
+def departure(
+    problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"], step: Step
+) -> tuple[Alignment, shooting.Phase]:
+    """The alignment after a step, and the points and momenta that the flow then starts with."""
+    alignment = problem.trend.move(alignment, step.beta)
+    return alignment, (alignment(problem.moving), momenta + step.momenta)
+
+
+def errors_of(
+    trend: Trend,
+    targets: Float[Array, "n d"],
+    noise: Float[Array, "n d d"],
+    start: shooting.Phase,
+    end: shooting.Phase,
+) -> Errors:
+    """F − φ₁ − Dλ and h(x̃)ᵀp₀ of the flow from (x̃, p₀) to (φ₁, λ): zero at the optimum."""
+    gap = targets - end[0] - jnp.einsum("iab,ib->ia", noise, end[1])
+    return Errors(gap, jnp.einsum("iab,ia->b", trend.basis(start[0]), start[1]))
+
+
+@jax.jit
+def look(
+    problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"], step: Step, times: Float[Array, " t"]
+) -> State:
+    """Shoot from where a step leads, and evaluate the energy and both equations of the optimum there."""
+    alignment, start = departure(problem, alignment, momenta, step)
+    trajectory = shooting.geodesic(problem.kernel, *start, times)
+    end = trajectory.positions[-1], trajectory.momenta[-1]
+    errors = errors_of(problem.trend, problem.targets, problem.noise, start, end)
+    variance = jnp.einsum("iaa->i", problem.noise) / problem.noise.shape[1]
+    shift = errors.pull * (problem.kernel.variance + jnp.median(variance))
+    share = jnp.minimum(1.0, jnp.sqrt(jnp.median(variance) / variance))  # a vague landmark may err more
+    return State(
+        alignment, start[1], trajectory,
+        energy=trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(problem.targets - end[0], problem.noise)),
+        errors=errors, gap_mm=jnp.max(jnp.abs(errors.gap)), drift=trajectory.drift,
+        misfit_mm=jnp.max(jnp.abs(shift), initial=jnp.max(jnp.abs(errors.gap) * share[:, None])),
+    )  # fmt: skip
+
+
+def no_step(problem: Problem) -> Step:
+    """The step that stays."""
+    return Step(np.zeros(len(problem.trend.generators)), np.zeros(problem.targets.shape))
+
+
+def look_again(problem: Problem, state: State, times: Float[Array, " t"] | None = None) -> State:
+    """The same point, for another noise or another time grid."""
+    times = state.trajectory.times if times is None else times
+    return look(problem, state.alignment, state.momenta, no_step(problem), times)
+
+
+def advance(problem: Problem, state: State, step: Step) -> State:
+    """The state after a step, on the present time grid."""
+    return look(problem, state.alignment, state.momenta, step, state.trajectory.times)
+
+
+def settle(problem: Problem, state: State, limit: float = SEARCH_DRIFT) -> State:
+    """The same point with as many time steps as its measured energy drift asks for."""
+    for _ in range(4):
+        enough = shooting.enough_steps(state.num_steps, float(state.drift), limit)
+        if enough == state.num_steps:
+            break
+        state = look_again(problem, state, numerics.time_grid(enough))
+    return state
