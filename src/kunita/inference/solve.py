@@ -38,7 +38,7 @@ TOLERANCE = 1e-6
 """Converged when no landmark's gap exceeds this fraction of its typical noise (never more than this many mm)."""
 
 NEAR = 1e-3
-"""The search ends at this fraction of the typical noise; the rest goes by the final time steps and exact Newton."""
+"""The search ends at this fraction of the typical noise; the rest is done with the final, finer time steps."""
 
 LEVELS = (1e4, 1e3, 1e2, 30.0, 10.0, 3.0, 1.0)
 """Factors on the noise, where continuation is needed."""
@@ -114,20 +114,25 @@ def solve(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] |
     start = look(problem, alignment, momenta, no_step(problem), times)
     sd, log = problem.noise_sd, Log()
     near, tolerance = NEAR * sd, TOLERANCE * min(1.0, sd)
-    direct = functools.partial(gauss_newton, halvings=0)
-    state = follow("path-space Gauss-Newton", direct, problem, start, near, 1.0, log)
-    if near < state.misfit < 0.3 * sd:
-        state = follow("exact Newton", exact_newton, problem, state, near, 1.0, log)
+    state = directly(problem, start, near, log)
     if state.misfit > near:
         state = continuation(problem, start, near, log)
-    state = settle(problem, state, shooting.MAX_DRIFT)
-    state = follow("exact Newton", exact_newton, problem, state, tolerance, 1.0, log)
+    state = directly(problem, settle(problem, state, shooting.MAX_DRIFT), tolerance, log)
     failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
     outcome = Outcome.CONVERGED if state.misfit <= tolerance else failure
     return Fit(
         problem.kernel, problem.trend, state.alignment, state.trajectory, problem.targets, problem.noise,
         state.errors, float(state.energy), float(state.gap_mm), outcome, tuple(log),
     )  # fmt: skip
+
+
+def directly(problem: Problem, state: State, tolerance: float, log: Log) -> State:
+    """Full Gauss–Newton steps, and exact Newton where they end near the optimum but are slow."""
+    full_steps = functools.partial(gauss_newton, halvings=0)
+    state = follow("path-space Gauss-Newton", full_steps, problem, state, tolerance, 1.0, log)
+    if tolerance < state.misfit < 0.3 * problem.noise_sd:
+        state = follow("exact Newton", exact_newton, problem, state, tolerance, 1.0, log)
+    return state
 
 
 def continuation(problem: Problem, state: State, near: float, log: Log) -> State:
