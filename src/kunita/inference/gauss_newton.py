@@ -7,7 +7,7 @@ import numpy as np
 
 from kunita import numerics
 from kunita.inference.path_space import PathSpace, path_space_jit
-from kunita.inference.problem import Errors, Problem, State, Step, advance, settle
+from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, Step, advance, settle
 
 MEMORY = 8
 """How many past steps are remembered."""
@@ -49,7 +49,9 @@ def candidates(problem: Problem, state: State, secants: Secants, halvings: int) 
         yield plain * 0.5**k, ()
 
 
-def gauss_newton(problem: Problem, state: State, tolerance: float, halvings: int = 4) -> Iterator[State]:
+def gauss_newton(
+    problem: Problem, state: State, tolerance: float, halvings: int = 4, max_drift: float = SEARCH_DRIFT
+) -> Iterator[State]:
     """Gauss–Newton steps, shortened while the energy does not fall; ends when converged or too slow to go on."""
     secants: Secants = ()
     misfits = [state.misfit]
@@ -61,7 +63,7 @@ def gauss_newton(problem: Problem, state: State, tolerance: float, halvings: int
             return
         step, kept, trial = found
         secants = (*kept, (step, jax.tree.map(np.subtract, trial.errors, state.errors)))[-MEMORY:]
-        state = settle(problem, trial)
+        state = settle(problem, trial, max_drift)
         misfits.append(state.misfit)
         yield state
 

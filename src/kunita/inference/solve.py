@@ -28,7 +28,7 @@ from kunita.flow import shooting
 from kunita.inference.gauss_newton import gauss_newton
 from kunita.inference.newton import exact_newton
 from kunita.inference.path_space import path_space
-from kunita.inference.problem import Errors, Problem, State, look, look_again, no_step, settle
+from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, look, look_again, no_step, settle
 from kunita.inference.trend import Alignment, Trend
 from kunita.inference.trust_region import trust_region
 from kunita.kernels import AbstractKernel
@@ -114,10 +114,10 @@ def solve(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] |
     start = look(problem, alignment, momenta, no_step(problem), times)
     sd, log = problem.noise_sd, Log()
     near, tolerance = NEAR * sd, TOLERANCE * min(1.0, sd)
-    state = directly(problem, start, near, log)
+    state = directly(problem, start, near, SEARCH_DRIFT, log)
     if state.misfit > near:
         state = continuation(problem, start, near, log)
-    state = directly(problem, settle(problem, state, shooting.MAX_DRIFT), tolerance, log)
+    state = directly(problem, state, tolerance, shooting.MAX_DRIFT, log)
     failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
     outcome = Outcome.CONVERGED if state.misfit <= tolerance else failure
     return Fit(
@@ -126,9 +126,10 @@ def solve(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] |
     )  # fmt: skip
 
 
-def directly(problem: Problem, state: State, tolerance: float, log: Log) -> State:
+def directly(problem: Problem, state: State, tolerance: float, max_drift: float, log: Log) -> State:
     """Full Gauss–Newton steps, and exact Newton where they end near the optimum but are slow."""
-    full_steps = functools.partial(gauss_newton, halvings=0)
+    state = settle(problem, state, max_drift)
+    full_steps = functools.partial(gauss_newton, halvings=0, max_drift=max_drift)
     state = follow("path-space Gauss-Newton", full_steps, problem, state, tolerance, 1.0, log)
     if tolerance < state.misfit < 0.3 * problem.noise_sd:
         state = follow("exact Newton", exact_newton, problem, state, tolerance, 1.0, log)
