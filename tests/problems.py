@@ -87,7 +87,7 @@ def prepared():
     free, _ = trend.determined_trend("rigid", np.asarray(start(moving)))
     noise = jnp.broadcast_to(jnp.eye(3), (6, 3, 3))
     problem = Problem(kunita.Gaussian(50.0, 8.0), jnp.asarray(moving), jnp.asarray(fixed - origin), noise, free)
-    times = numerics.time_grid(20)
+    times = numerics.time_grid(10)
     state = look(problem, start, np.zeros((6, 3)), no_step(problem), times)
     return problem, state
 

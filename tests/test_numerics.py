@@ -38,3 +38,19 @@ def test_time_grids_end_simpson_pairs_at_every_stop_and_integrate_cubics_exactly
 def test_block_diagonal_agrees_with_scipy():
     blocks = RNG.normal(size=(4, 3, 2))
     np.testing.assert_array_equal(numerics.block_diagonal(blocks), scipy.linalg.block_diag(*blocks))
+
+
+def test_both_runge_kutta_steps_are_the_same_step_of_order_4():
+    field = lambda y: (y[1], -jnp.sin(y[0]))
+    start = (jnp.array([1.0, 2.0]), jnp.array([0.3, -0.4]))
+    for step in (numerics.rk4_step, numerics.compact_rk4_step):
+        ends = []
+        for count in (10, 20, 40):
+            state = start
+            for _ in range(count):
+                state = step(field, state, 1 / count)
+            ends.append(np.stack(state))
+        ratio = np.abs(ends[0] - ends[1]).max() / np.abs(ends[1] - ends[2]).max()
+        assert np.log2(ratio) == pytest.approx(4, abs=0.2)
+    for a, b in zip(numerics.rk4_step(field, start, 0.3), numerics.compact_rk4_step(field, start, 0.3), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)

@@ -116,3 +116,17 @@ def rk4_step(field: Callable[[State], State], state: State, step: Scalar) -> Sta
     k4 = field(shifted(step, k3))
     mean = jax.tree.map(lambda a, b, c, d: (a + 2 * b + 2 * c + d) / 6, k1, k2, k3, k4)
     return shifted(step, mean)
+
+
+def compact_rk4_step(field: Callable[[State], State], state: State, step: Scalar) -> State:
+    """`rk4_step` with its four stages as a loop: a third slower, but a quarter of the program to differentiate."""
+    along = lambda y, h, slope: jax.tree.map(lambda a, b: a + h * b, y, slope)
+
+    def stage(carry: tuple[State, State], node: Float[Array, "2"]) -> tuple[tuple[State, State], None]:
+        slope, total = carry
+        slope = field(along(state, node[0] * step, slope))
+        return (slope, along(total, node[1] * step, slope)), None
+
+    nodes = jnp.array([[0, 1 / 6], [1 / 2, 1 / 3], [1 / 2, 1 / 3], [1, 1 / 6]])
+    (_, end), _ = jax.lax.scan(stage, (jax.tree.map(jnp.zeros_like, state), state), nodes)
+    return end

@@ -80,7 +80,7 @@ def endpoint(
 
     @jax.checkpoint
     def step(phase: Phase, h: Scalar) -> tuple[Phase, None]:
-        return numerics.rk4_step(lambda y: hamiltonian_field(kernel, y), phase, h), None
+        return numerics.compact_rk4_step(lambda y: hamiltonian_field(kernel, y), phase, h), None
 
     return jax.lax.scan(step, (positions, momenta), jnp.diff(times))[0]
 

@@ -4,6 +4,7 @@ The robust methods, for large deformations. Matrices are formed when they are sm
 otherwise.
 """
 
+import functools
 from collections.abc import Iterator
 
 import equinox as eqx
@@ -73,7 +74,7 @@ def hessian_product(
     return prior + jax.vjp(arrival, origin)[1](weighted)[0]
 
 
-@eqx.filter_jit
+@functools.partial(jax.jit, static_argnums=0)
 def quadratic_model(
     exact: bool, problem: Problem, state: State
 ) -> tuple[Chart, Float[Array, " c"], Float[Array, "c c"]]:
@@ -105,7 +106,7 @@ def bounded_minimum(gradient: np.ndarray, hessian: np.ndarray, radius: float) ->
     return vectors @ w, float(-(g @ w + 0.5 * w @ (eigenvalues * w)))
 
 
-@eqx.filter_jit
+@functools.partial(jax.jit, static_argnums=0)
 def bounded_minimum_by_products(
     exact: bool, problem: Problem, state: State, radius: Scalar
 ) -> tuple[Step, Scalar, Scalar]:
