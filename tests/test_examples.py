@@ -25,6 +25,7 @@ def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
     names = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     assert np.abs(names["reg"].posterior.predict(names["moving"]).mean - names["fixed"]).max() < 3
     assert (tmp_path / "registration.h5").exists()
+    np.testing.assert_allclose(names["back"].positions[-1], names["x"], atol=1e-6)

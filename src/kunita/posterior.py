@@ -1,6 +1,5 @@
 """The posterior over deformations: where any point goes, and how sure that is."""
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +19,11 @@ from kunita.inference.path_space import PathSpace, path_space_jit
 from kunita.inference.solve import Fit
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, ArrayLike, as_count, as_points, door
+from kunita.precision import Array, ArrayLike, as_count, as_points, compiled, door, to_numpy
 
 MODELS = ("endpoint", "pathwise", "small")
 
-CHUNK = 1024
+CHUNKS = (16, 64, 256, 1024)
 """Points evaluated at a time."""
 
 
@@ -81,8 +80,7 @@ class Posterior(eqx.Module):
             self._check_inverse(y, x)
         jacobian = in_chunks(_jacobian, self, x)
         _, cov = in_chunks(_predict, self, x)
-        back = numerics.inverse_small(jacobian)
-        return GaussianPoints(x, jnp.einsum("mab,mbc,mdc->mad", back, cov, back))
+        return GaussianPoints(x, _carried_back(jacobian, cov))
 
     @door
     def covariance(self, x: ArrayLike, y: ArrayLike) -> Float[Array, "m d k d"]:
@@ -119,15 +117,12 @@ class Posterior(eqx.Module):
         has covariance Pᵢᵢ⁻¹, noise included: exact for a linear model, first order around the fit otherwise. One row
         per landmark that was used (not left out by infinite noise).
         """
-        n, d = self.targets.shape
-        precision, known = _precision_blocks(self.linear, n, d)
+        precision, known, loo = _leave_one_out(self)
         # what the others say of a landmark: nothing, where P vanishes against S⁻¹ (the alignment needs all of them)
         if np.any(np.linalg.eigvalsh(precision)[:, 0] <= 1e-9 * np.trace(known, axis1=1, axis2=2)):
+            n = len(self.targets)
             raise LandmarkError(f"leave-one-out: {n} landmarks are too few to fit this alignment without one of them")
-        cov = numerics.inverse_small(precision)
-        miss = jnp.einsum("iab,ib->ia", cov, self.dual)
-        mean = self.targets + self.origin - miss
-        return LeaveOneOut(mean, cov, jnp.linalg.norm(miss, axis=1), jnp.sum(miss * self.dual, axis=1))
+        return loo
 
     def _check(self, points: ArrayLike) -> Float[Array, "m d"]:
         return as_points(points, "points", self.targets.shape[1])
@@ -142,7 +137,7 @@ class Posterior(eqx.Module):
             )
 
 
-dual_change = jax.jit(PathSpace.dual_change)
+dual_change = compiled(PathSpace.dual_change)
 
 
 def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str) -> Posterior:
@@ -302,23 +297,36 @@ def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "
     return jax.lax.scan(newton, start, None, length=30)[0] if posterior.corrected else start
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _precision_blocks(linear: PathSpace, n: int, d: int) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
-    """The diagonal blocks of P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and of S⁻¹."""
+@compiled
+def _leave_one_out(posterior: Posterior) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"], LeaveOneOut]:
+    """The diagonal blocks of P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and of S⁻¹, and what follows from them."""
+    (n, d), linear = posterior.targets.shape, posterior.linear
     half = numerics.solve_lower(linear.factor, jnp.eye(n * d)).reshape(-1, n, d)
     swing = numerics.solve_lower(linear.trend_factor, linear.solved_design.T).reshape(-1, n, d)
     known = jnp.einsum("kia,kib->iab", half, half)
-    return known - jnp.einsum("kia,kib->iab", swing, swing), known
+    precision = known - jnp.einsum("kia,kib->iab", swing, swing)
+    cov = numerics.inverse_small(precision)
+    miss = jnp.einsum("iab,ib->ia", cov, posterior.dual)
+    mean = posterior.targets + posterior.origin - miss
+    loo = LeaveOneOut(mean, cov, jnp.linalg.norm(miss, axis=1), jnp.sum(miss * posterior.dual, axis=1))
+    return precision, known, loo
+
+
+@jax.jit
+def _carried_back(jacobian: Float[Array, "m d d"], cov: Float[Array, "m d d"]) -> Float[Array, "m d d"]:
+    """J⁻¹ΛJ⁻ᵀ."""
+    back = numerics.inverse_small(jacobian)
+    return jnp.einsum("mab,mbc,mdc->mad", back, cov, back)
 
 
 def in_chunks(function: Callable[[Posterior, Array], Any], posterior: Posterior, points: Float[Array, "m d"]) -> Any:
-    """Apply a function point-wise in chunks of fixed sizes (powers of two), so that it compiles a few times at most."""
+    """Apply a function point-wise in chunks of a few fixed sizes, so that it compiles a few times at most."""
     pieces = []
-    for start in range(0, max(len(points), 1), CHUNK):
-        chunk = points[start : start + CHUNK]
-        size = min(CHUNK, max(8, 1 << (len(chunk) - 1).bit_length())) if len(chunk) else 8
-        padded = jnp.concatenate(
-            [chunk, jnp.broadcast_to(posterior.alignment.center, (size - len(chunk), chunk.shape[1]))]
+    for start in range(0, max(len(points), 1), CHUNKS[-1]):
+        chunk = points[start : start + CHUNKS[-1]]
+        size = next(size for size in CHUNKS if size >= len(chunk))
+        padded = np.concatenate(
+            [chunk, np.broadcast_to(posterior.alignment.center, (size - len(chunk), chunk.shape[1]))]
         )
-        pieces.append(jax.tree.map(operator.itemgetter(slice(len(chunk))), function(posterior, padded)))
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces)
+        pieces.append(jax.tree.map(operator.itemgetter(slice(len(chunk))), to_numpy(function(posterior, padded))))
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)

@@ -32,6 +32,17 @@ def to_numpy(tree: R) -> R:
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function and hand its result back as NumPy: what the host then does with it compiles nothing more."""
+    jitted = jax.jit(function)
+
+    @functools.wraps(function)
+    def on_host(*args: P.args, **kwargs: P.kwargs) -> R:
+        return to_numpy(jitted(*args, **kwargs))
+
+    return on_host
+
+
 def door(function: Callable[P, R]) -> Callable[P, R]:
     """Run a public function in double precision and hand its result back as NumPy."""
 

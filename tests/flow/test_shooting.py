@@ -155,4 +155,8 @@ def test_what_is_not_a_kernel_or_a_trajectory_is_refused(bad):
 def test_momenta_that_are_too_wild_are_said_or_refused():
     q, p = random_phase(0, n=3)
     with pytest.warns(kunita.KunitaWarning, match="drifts"):
-        kunita.shoot(KERNEL, q, 300 * p)
+        trajectory = kunita.shoot(KERNEL, q, 300 * p)
+    assert trajectory.num_steps == shooting.MAX_STEPS
+    assert trajectory.drift > shooting.MAX_DRIFT
+    with pytest.raises(ArgumentError, match="out of the range"):
+        kunita.shoot(KERNEL, q, 1e200 * p)

@@ -8,6 +8,7 @@ import numpy as np
 from kunita import numerics
 from kunita.inference.path_space import PathSpace, path_space_jit
 from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, Step, advance, settle
+from kunita.precision import compiled
 
 MEMORY = 8
 """How many past steps are remembered."""
@@ -15,7 +16,7 @@ MEMORY = 8
 Secants = tuple[tuple[Step, Errors], ...]
 """Steps that were taken, and by how much each changed the errors."""
 
-gauss_newton_step = jax.jit(PathSpace.step)
+gauss_newton_step = compiled(PathSpace.step)
 
 
 def path_space_at(problem: Problem, state: State) -> PathSpace:

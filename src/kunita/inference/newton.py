@@ -10,6 +10,7 @@ from kunita.flow import shooting
 from kunita.inference.gauss_newton import path_space_at
 from kunita.inference.path_space import PathSpace
 from kunita.inference.problem import Errors, Problem, State, Step, advance, departure, errors_of, no_step
+from kunita.precision import compiled
 
 
 def errors_after(problem: Problem, state: State, step: Step) -> Errors:
@@ -19,7 +20,7 @@ def errors_after(problem: Problem, state: State, step: Step) -> Errors:
     return errors_of(problem.trend, problem.targets, problem.noise, start, end)
 
 
-@jax.jit
+@compiled
 def newton_step(problem: Problem, state: State) -> Step:
     """(B_q + DB_p)δp₀ + (…)β = F − φ₁ − Dλ together with the trend's equation, by forward differentiation."""
     origin, unpack = ravel_pytree(no_step(problem))
@@ -28,7 +29,7 @@ def newton_step(problem: Problem, state: State) -> Step:
     return unpack(jnp.linalg.solve(columns.T, -flat(origin)))
 
 
-@jax.jit
+@compiled
 def newton_step_by_products(problem: Problem, state: State, linear: PathSpace) -> Step:
     """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one with Λ for B_qJᵀ."""
 

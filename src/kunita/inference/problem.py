@@ -6,7 +6,6 @@ The unknowns are the initial momenta p₀ and the alignment (through its change 
 """
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +15,7 @@ from kunita.flow import shooting
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
 from kunita.observations import mahalanobis
-from kunita.precision import Array, Scalar
+from kunita.precision import Array, Scalar, compiled
 
 DENSE = 420
 """Largest number of unknowns for which Jacobians and Hessians are formed."""
@@ -118,7 +117,7 @@ def errors_of(
     return Errors(gap, jnp.einsum("iab,ia->b", trend.basis(start[0]), start[1]))
 
 
-@jax.jit
+@compiled
 def look(
     problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"], step: Step, times: Float[Array, " t"]
 ) -> State:

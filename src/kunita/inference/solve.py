@@ -17,7 +17,6 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -32,7 +31,7 @@ from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, look,
 from kunita.inference.trend import Alignment, Trend
 from kunita.inference.trust_region import trust_region
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, Scalar
+from kunita.precision import Array, Scalar, compiled
 
 TOLERANCE = 1e-6
 """Converged when no landmark's gap exceeds this fraction of its typical noise (never more than this many mm)."""
@@ -203,7 +202,7 @@ def solve_small(problem: Problem, alignment: Alignment) -> Fit:
     )  # fmt: skip
 
 
-@jax.jit
+@compiled
 def regression_step(
     problem: Problem, alignment: Alignment
 ) -> tuple[shooting.Trajectory, Errors, Scalar, Float[Array, " b"], Scalar]:
