@@ -1,7 +1,8 @@
 """Core functions are tested in double precision; the public doors set it themselves (see test_doors.py).
 
-Kunita's own warnings are errors, unless a test expects them. What is compiled is kept in pytest's cache: most of the
-suite's time is compilation, the workers share it, and the next run starts warm.
+Kunita's own warnings are errors, unless a test expects them. Most of the suite's time is compilation: what is compiled
+is kept in pytest's cache, which the workers share and from which the next run starts, and it is optimised only where a
+test is marked slow, that is, where it computes for long. (test_doors.py runs in a fresh process as users do.)
 """
 
 import warnings
@@ -13,6 +14,11 @@ import pytest
 def pytest_configure(config):
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def optimise_only_what_runs_long(request):
+    jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(autouse=True)
