@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kunita
+from kunita.flow import transport
 from kunita.inference import solve, trend
 from kunita.inference.problem import Problem
 
@@ -36,26 +37,37 @@ def second_start(task: Problem, seed: int) -> np.ndarray:
     return np.linalg.solve(root.T, np.random.default_rng(1000 + seed).normal(size=(15, 2)))
 
 
+def smallest_determinant(fit: solve.Fit) -> float:
+    """Min det J of the flow on a dense grid around the square."""
+    axis = np.arange(-1.0, 4.0, 0.1)
+    points = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    path = transport.carry_jit(fit.kernel, fit.trajectory, jnp.asarray(points))
+    return float(jnp.linalg.det(path.jacobians[-1]).min())
+
+
 def main(ratios: list[float], draws: int) -> None:
     """Print one row per ratio a/σ."""
     stay = trend.Alignment(np.zeros(2), np.eye(2), np.zeros(2))
-    print("| a/σ | draws | converged | second start converged | of these, lower energy | median s | worst s |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| a/σ | draws | converged | smallest det J | second start converged | of these, lower | median s | worst s |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for ratio in ratios:
-        converged, again, lower, seconds = 0, 0, 0, []
+        converged, again, lower, seconds, smallest = 0, 0, 0, [], np.inf
         for seed in range(draws):
             with jax.enable_x64(True):
                 task = problem(ratio, seed)
                 began = time.perf_counter()
                 first = solve.solve(task, stay)
                 seconds.append(time.perf_counter() - began)
+                smallest = min(smallest, smallest_determinant(first))
                 second = solve.solve(task, stay, second_start(task, seed))
             converged += first.converged
             if first.converged and second.converged:
                 again += 1
                 lower += second.energy < first.energy * (1 - 1e-6) - 1e-6
         print(
-            f"| {ratio} | {draws} | {converged} ({100 * converged / draws:.1f} %) | {again} | {lower} "
+            f"| {ratio} | {draws} | {converged} ({100 * converged / draws:.1f} %) | {smallest:.3f} | {again} | {lower} "
             f"| {np.median(seconds):.2f} | {max(seconds):.1f} |",
             flush=True,
         )

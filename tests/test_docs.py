@@ -97,3 +97,13 @@ def test_the_citation_has_the_version_of_the_package():
         r"^version: *[\"']?([^\"'\s]+)", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert found == [kunita.__version__]
+
+
+def test_every_name_in_notation_is_in_the_code():
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    words = set(re.findall(r"\w+", source))
+    table = [line.split("|") for line in (ROOT / "docs" / "notation.md").read_text(encoding="utf-8").splitlines()]
+    names = [name for cells in table if len(cells) > 3 for name in re.findall(r"`([\w.]+)", cells[2])]
+    assert len(names) > 30
+    missing = [name for name in names if not set(name.strip(".").split(".")) <= words]
+    assert not missing

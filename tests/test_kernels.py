@@ -121,3 +121,13 @@ def test_sums_are_flat_and_add_up():
 def test_parameters_that_are_not_positive_are_refused_by_name(name, bad):
     with pytest.raises(ArgumentError, match=name):
         kunita.Gaussian(**{"length_scale": 1.0, "amplitude": 1.0, name: bad})
+
+
+def test_sums_are_of_kernels_only_and_the_builtin_sum_works():
+    parts = [kunita.Gaussian(3.0, 1.0), kunita.Matern52(2.0, 0.5), kunita.Gaussian(1.0, 0.2)]
+    total = sum(parts)
+    s = np.linspace(0, 9, 5)
+    np.testing.assert_allclose(total.value(s), sum(np.asarray(kernel.value(s)) for kernel in parts), rtol=1e-12)
+    for wrong in (lambda: parts[0] + 3, lambda: 3 + parts[0], lambda: kunita.kernels.Sum(())):
+        with pytest.raises(ArgumentError, match="kernel"):
+            wrong()

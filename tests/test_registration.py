@@ -104,9 +104,9 @@ def test_a_million_millimetres_away_nothing_changes(offset):
     np.testing.assert_allclose(got.covariance, expected.covariance, atol=1e-5)
 
 
-@pytest.mark.parametrize("align", ["rigid", "affine"])
-def test_a_mirrored_set_is_flagged(align):
-    mirrored = FIXED * [-1, 1, 1]
+@pytest.mark.parametrize(("align", "scale"), [("rigid", 1.0), ("affine", 1.0), ("affine", 0.2)])
+def test_a_mirrored_set_is_flagged(align, scale):
+    mirrored = scale * FIXED * [-1, 1, 1]
     with pytest.warns(kunita.KunitaWarning) as caught:
         reg = kunita.register(MOVING, mirrored, kernel=KERNEL, noise=5.0, align=align)
     assert any("mirror" in str(w.message) for w in caught)
@@ -132,6 +132,8 @@ def test_where_the_alignment_explains_everything_the_uncertainty_is_a_guess_not_
         ({"noise": 0.0}, "noise.*positive"),
         ({"noise": -1.0}, "noise.*positive"),
         ({"noise": np.nan}, "noise.*positive"),
+        ({"noise": 1e160}, "noise.*positive"),
+        ({"noise": 1e-160}, "noise.*positive"),
         ({"noise": np.inf}, "every landmark is left out"),
         ({"noise": np.ones(3)}, "noise: expected"),
         ({"noise": np.r_[np.ones(11), -2.0]}, "'12'"),

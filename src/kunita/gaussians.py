@@ -40,7 +40,7 @@ def ball_radius(covariances: np.ndarray, level: float) -> np.ndarray:
     Depends on the ratios of the standard deviations along the principal axes only: tabulated once per level, to a
     relative error of about 1e-4.
     """
-    if not 0 < level < 1:
+    if not isinstance(level, int | float | np.number) or not 0 < level < 1:
         raise ArgumentError(f"level: expected a probability between 0 and 1, found {level!r}")
     sds = np.sqrt(np.maximum(np.linalg.eigvalsh(covariances)[:, ::-1], 0))
     sds = np.pad(sds, ((0, 0), (0, 3 - sds.shape[1])))

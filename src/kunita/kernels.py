@@ -6,6 +6,7 @@ two derivative forms ρ'(u)/u and ρ''(u), and, if it is to serve the closure `g
 """
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -63,13 +64,17 @@ class AbstractKernel(eqx.Module):
     def __add__(self, other: "AbstractKernel") -> "Sum":
         return Sum((*_parts(self), *_parts(other)))
 
+    def __radd__(self, other: Any) -> "AbstractKernel":
+        """So that `sum` of some kernels, which starts at 0, is their sum."""
+        return self if isinstance(other, int) and other == 0 else Sum((other, self))
+
 
 def squared_distances(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
     """|xᵢ − yⱼ|² by differences, which keeps small distances exact far from the origin."""
     return sum(((x[:, None, a] - y[None, :, a]) ** 2 for a in range(x.shape[1])), start=jnp.zeros(()))
 
 
-def _parts(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
+def _parts(kernel: Any) -> tuple[AbstractKernel, ...]:
     return kernel.kernels if isinstance(kernel, Sum) else (kernel,)
 
 
@@ -77,6 +82,12 @@ class Sum(AbstractKernel):
     """k = Σ kᵢ: independent velocities at several scales."""
 
     kernels: tuple[AbstractKernel, ...]
+
+    def __check_init__(self) -> None:
+        if not self.kernels:
+            raise ArgumentError("kernel: a sum needs at least one kernel")
+        for kernel in self.kernels:
+            check_kernel(kernel)
 
     def value(self, s: Float[Array, "*p"]) -> Float[Array, "*p"]:
         return sum((kernel.value(s) for kernel in self.kernels), start=jnp.zeros(()))

@@ -76,7 +76,8 @@ def as_points(points: ArrayLike, name: str, dimension: int | None = None) -> Flo
     array = as_floats(points, name)
     expected = "2 or 3" if dimension is None else str(dimension)
     if array.ndim != 2 or array.shape[1] not in ((2, 3) if dimension is None else (dimension,)):
-        raise ArgumentError(f"{name}: expected an (n, d) array with d = {expected}, found shape {array.shape}")
+        hint = "; a single point is [point]" if array.ndim == 1 else ""
+        raise ArgumentError(f"{name}: expected an (n, d) array with d = {expected}, found shape {array.shape}{hint}")
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if bad.size:
         raise ArgumentError(f"{name}: row {bad[0]} is not finite: {array[bad[0]].tolist()}")

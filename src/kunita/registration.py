@@ -23,8 +23,11 @@ CONTRADICTION = 6.0
 
 REFRESH_ROUNDS = 20
 
+LEAST_SD, MOST_SD = 1e-100, 1e100
+"""Standard deviations whose squares are numbers."""
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Registration:
     """A registration: the posterior over deformations, what went into it, and how the fit ended."""
 
@@ -83,7 +86,8 @@ def register(
         kernel: the prior's covariance function; or a family (a class or its name, such as "matern52"), whose length
             scale and amplitude are then chosen by the evidence. Default: a Gaussian, chosen so.
         noise: localisation noise, mm: one standard deviation, (n,) of them, or (n, d, d) covariances; inf leaves a
-            landmark out. Default: the covariances of the landmarks, and where there are none, one estimated value.
+            landmark out. Default: the covariances of the landmarks (a side without any counts as exact), and where
+            neither side has any, one estimated value.
         align: "none", "translation", "rigid", "similarity" or "affine"; its uncertainty is part of the posterior.
         model: "endpoint" (default), "pathwise" (the paper's figure) or "small" (small deformation, may fold).
     """
@@ -166,7 +170,8 @@ def _solve(
         fit = solve.solve_small(problem, alignment) if model == "small" else solve.solve(problem, alignment, momenta)
         jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)
         carried = np.asarray(observed.noise(jacobians))
-        if np.abs(carried - noise).max() <= 1e-6 * np.abs(noise).max():
+        change, size = (np.abs(part).max(axis=(1, 2)) for part in (carried - noise, noise))
+        if np.all(change <= 1e-6 * size):
             return fit, True
         noise, alignment, momenta = carried, fit.alignment, fit.trajectory.momenta[0]
     return fit, False
@@ -221,14 +226,14 @@ def _check_noise(pairs: Pairs, noise: ArrayLike | None) -> tuple[tuple[np.ndarra
 
 def _check_sds(pairs: Pairs, sds: np.ndarray) -> np.ndarray:
     """One positive standard deviation per landmark."""
-    n = len(pairs.fixed)
+    n, d = pairs.fixed.points.shape
     if sds.shape not in ((), (n,)):
         raise ArgumentError(
-            f"noise: expected a number, ({n},) numbers or ({n}, d, d) covariances, found shape {sds.shape}"
+            f"noise: expected a number, ({n},) numbers or ({n}, {d}, {d}) covariances, found shape {sds.shape}"
         )
     sds = np.broadcast_to(sds, (n,))
     for label, sd in zip(pairs.labels, sds, strict=True):
-        if not sd > 0:
+        if not (sd > 0 and (np.isinf(sd) or LEAST_SD < sd < MOST_SD)):
             raise ArgumentError(f"noise: expected positive standard deviations (mm), found {sd} for landmark {label!r}")
     return sds
 
@@ -267,19 +272,25 @@ def _fit_remarks(
     n = len(pairs.moving)
     if n == 1:
         guessed = f" (with a guessed {', '.join(choice.undecided)})" if choice.undecided else ""
-        yield f"a single landmark determines a translation only; everything else is the prior{guessed}"
+        yield (
+            f"a single landmark determines a translation only; everything else is the prior{guessed}, "
+            "and an unknown rotation is not in the uncertainty"
+        )
     if open_directions and n > 1:
         yield (
             f"the landmarks are collinear, coplanar or too few: {open_directions} of the directions of the {align} "
-            "alignment are not determined by them and were not fitted"
+            "alignment are not determined by them and were not fitted; their uncertainty is not in the posterior, "
+            "which is too sure away from the landmarks' line or plane"
         )
     if choice.undecided and n > 1:
         yield f"the landmarks do not determine the {', '.join(choice.undecided)}: the value used is a limit or a guess"
+    if np.linalg.det(fit.alignment.matrix) < 0:
+        yield "suspect: the alignment is a mirror image, so the whole map turns space inside out; check left and right"
     if not fit.converged:
         yield fit.outcome.value
     if not settled:
         yield "the noise of the moving landmarks, carried over by the map, did not settle; raise it or the length scale"
-    if fit.trajectory.drift > 10 * shooting.MAX_DRIFT:
+    if fit.trajectory.drift > shooting.MAX_DRIFT:
         yield f"the energy drifts by {float(fit.trajectory.drift):.0e} along the flow even with the finest time steps"
 
 

@@ -34,6 +34,11 @@ def test_covariances_travel_with_their_points():
     np.testing.assert_array_equal(pairs.moving.covariances, covariances[[0, 2]])
 
 
+@pytest.mark.parametrize("variances", [2.0, [2.0, 2.0, 2.0]])
+def test_variances_stand_for_isotropic_covariances(variances):
+    np.testing.assert_array_equal(Landmarks(POINTS, None, variances).covariances, 2 * np.tile(np.eye(2), (3, 1, 1)))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -53,6 +58,8 @@ def test_covariances_travel_with_their_points():
         ({"points": POINTS, "covariances": np.array([np.eye(2), np.zeros((2, 2)), np.eye(2)])}, "positive definite"),
         ({"points": POINTS, "covariances": np.array([np.eye(2), [[1, 0.5], [0, 1]], np.eye(2)])}, "symmetric"),
         ({"points": POINTS, "covariances": np.full((3, 2, 2), np.nan)}, "'1'.*not finite"),
+        ({"points": POINTS, "covariances": np.tile(np.diag([1e-3, 1e12]), (3, 1, 1))}, "'1'.*too flat"),
+        ({"points": POINTS, "covariances": [1.0, -1.0, 1.0]}, "'2'.*not positive definite"),
     ],
 )
 def test_bad_landmarks_are_refused_by_name(arguments, message):

@@ -80,7 +80,8 @@ def test_directions_that_the_points_leave_open_are_not_fitted(kind, points, expe
 def test_a_mirrored_set_is_seen_and_a_turned_or_noisy_flat_one_is_not(d):
     x = RNG.normal(size=(10, d)) * 20
     turned = x @ rotation(d, seed=1).T + RNG.normal(size=x.shape)
-    assert trend.looks_mirrored(x, turned * np.r_[-1, np.ones(d - 1)])
-    assert not trend.looks_mirrored(x, turned)
+    for scale in (0.01, 0.2, 1.0, 4.0, 100.0):
+        assert trend.looks_mirrored(x, scale * turned * np.r_[-1, np.ones(d - 1)])
+        assert not trend.looks_mirrored(x, scale * turned)
     flat = x * np.r_[np.ones(d - 1), 0]
     assert not trend.looks_mirrored(flat, flat + RNG.normal(size=x.shape))

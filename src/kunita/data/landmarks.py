@@ -10,14 +10,15 @@ import numpy as np
 from kunita.errors import LandmarkError
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Landmarks:
     """A set of points in one space.
 
     Args:
         points: (n, d), mm; d = 2 or 3. Kept as a NumPy array.
         names: n distinct, non-empty names, or None. Kept as a tuple.
-        covariances: (n, d, d) localisation covariances, mm², symmetric positive definite, or None.
+        covariances: (n, d, d) localisation covariances, mm², symmetric positive definite; or one variance, or (n,) of
+            them, mm², the same along every axis; or None. Kept as (n, d, d).
     """
 
     points: Any
@@ -27,13 +28,15 @@ class Landmarks:
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
             raise LandmarkError(f"names: expected one per point, found the single string {self.names!r}")
+        if self.names is not None and any(np.ndim(name) for name in self.names):
+            raise LandmarkError("names: expected strings, found arrays (covariances are the third argument)")
         names = None if self.names is None else tuple(str(name) for name in self.names)
         points = _numbers(self.points, "points")
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "names", names)
         _check_points(points, names)
         if self.covariances is not None:
-            covariances = _numbers(self.covariances, "covariances")
+            covariances = _full_covariances(_numbers(self.covariances, "covariances"), *points.shape)
             check_covariances(covariances, points.shape, "covariances", self.labels)
             object.__setattr__(self, "covariances", covariances)
 
@@ -56,7 +59,7 @@ class Landmarks:
         return Landmarks(self.points[rows], names, None if self.covariances is None else self.covariances[rows])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Pairs:
     """Two landmark sets row by row, how they were matched, and the names that had no partner."""
 
@@ -108,10 +111,18 @@ def check_covariances(covariances: np.ndarray, shape: tuple[int, ...], what: str
             raise LandmarkError(f"{what}: landmark {label!r} has a covariance that is not symmetric")
         smallest = np.linalg.eigvalsh(covariance)[0]
         if not smallest > 1e-12 * scale:
+            kind = "not positive definite" if smallest <= 0 else "too flat to compute with"
             raise LandmarkError(
-                f"{what}: landmark {label!r} has a covariance that is not positive definite "
-                f"(smallest eigenvalue {smallest:.3g} mm²)"
+                f"{what}: landmark {label!r} has a covariance that is {kind} "
+                f"(its smallest eigenvalue is {smallest:.3g} mm², its largest entry {scale:.3g} mm²)"
             )
+
+
+def _full_covariances(variances: np.ndarray, n: int, d: int) -> np.ndarray:
+    """One variance, or (n,) of them, as (n, d, d) covariances; anything else as it is."""
+    if variances.shape in ((), (n,)):
+        return np.broadcast_to(variances, (n,))[:, None, None] * np.eye(d)
+    return variances
 
 
 def _numbers(value: Any, what: str) -> np.ndarray:

@@ -9,7 +9,18 @@ from jax.flatten_util import ravel_pytree
 from kunita.flow import shooting
 from kunita.inference.gauss_newton import path_space_at
 from kunita.inference.path_space import PathSpace
-from kunita.inference.problem import Errors, Problem, State, Step, advance, departure, errors_of, no_step
+from kunita.inference.problem import (
+    SEARCH_DRIFT,
+    Errors,
+    Problem,
+    State,
+    Step,
+    advance,
+    departure,
+    errors_of,
+    no_step,
+    settle,
+)
 from kunita.precision import compiled
 
 
@@ -31,19 +42,25 @@ def newton_step(problem: Problem, state: State) -> Step:
 
 @compiled
 def newton_step_by_products(problem: Problem, state: State, linear: PathSpace) -> Step:
-    """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one with Λ for B_qJᵀ."""
+    """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one with Λ for B_qJᵀ.
+
+    The kernel's variance makes a pull (1/mm) comparable to a gap (mm).
+    """
+    unit = problem.kernel.variance
+    to_mm = lambda errors: Errors(errors.gap, unit * errors.pull)
+    from_mm = lambda errors: Errors(errors.gap, errors.pull / unit)
 
     def product(errors: Errors) -> Errors:
         after = lambda step: errors_after(problem, state, step)
-        _, change = jax.jvp(after, (no_step(problem),), (linear.step(errors),))
-        return jax.tree.map(jnp.negative, change)
+        _, change = jax.jvp(after, (no_step(problem),), (linear.step(from_mm(errors)),))
+        return jax.tree.map(jnp.negative, to_mm(change))
 
     gmres = jax.scipy.sparse.linalg.gmres
-    errors, _ = gmres(product, state.errors, tol=1e-3, restart=20, maxiter=1, solve_method="incremental")
-    return linear.step(errors)
+    errors, _ = gmres(product, to_mm(state.errors), tol=1e-3, restart=20, maxiter=1, solve_method="incremental")
+    return linear.step(from_mm(errors))
 
 
-def exact_newton(problem: Problem, state: State, tolerance: float) -> Iterator[State]:
+def exact_newton(problem: Problem, state: State, tolerance: float, max_drift: float = SEARCH_DRIFT) -> Iterator[State]:
     """Exact Newton steps, shortened until the gap closes and the energy does not rise."""
     while state.misfit > tolerance:
         if problem.is_small:
@@ -54,7 +71,7 @@ def exact_newton(problem: Problem, state: State, tolerance: float) -> Iterator[S
         trial = next((new for t, new in trials if closes_gap(state, new, 0.5 * t)), None)
         if trial is None:
             return
-        state = trial
+        state = settle(problem, trial, max_drift)
         yield state
 
 

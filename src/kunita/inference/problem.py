@@ -69,8 +69,8 @@ class Step(eqx.Module):
 class State(eqx.Module):
     """A point of the search, with everything that was computed there.
 
-    `gap_mm` is the largest gap; `misfit_mm` is the larger of that (in proportion, for a vague landmark) and of the
-    shift that the pull on the alignment stands for.
+    `gap_mm` is the largest gap; `misfit_mm` is the larger of that (in proportion, along directions in which a landmark
+    is vaguer than the typical one) and of the shift that the pull on the alignment stands for.
     """
 
     alignment: Alignment
@@ -80,11 +80,6 @@ class State(eqx.Module):
     errors: Errors
     gap_mm: Scalar
     misfit_mm: Scalar
-    drift: Scalar
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.trajectory.times) - 1
 
     @property
     def misfit(self) -> float:
@@ -94,7 +89,7 @@ class State(eqx.Module):
     @property
     def trusted(self) -> bool:
         """Whether the energy means anything: finite, and the time steps not hopelessly coarse."""
-        return bool(np.isfinite(self.energy)) and float(self.drift) < 1e-3
+        return bool(np.isfinite(self.energy)) and float(self.trajectory.drift) < 1e-3
 
 
 def departure(
@@ -126,14 +121,16 @@ def look(
     trajectory = shooting.geodesic(problem.kernel, *start, times)
     end = trajectory.positions[-1], trajectory.momenta[-1]
     errors = errors_of(problem.trend, problem.targets, problem.noise, start, end)
-    variance = jnp.einsum("iaa->i", problem.noise) / problem.noise.shape[1]
-    shift = errors.pull * (problem.kernel.variance + jnp.median(variance))
-    share = jnp.minimum(1.0, jnp.sqrt(jnp.median(variance) / variance))  # a vague landmark may err more
+    variances, directions = jnp.linalg.eigh(problem.noise)
+    typical = jnp.median(jnp.mean(variances, axis=1))
+    shift = errors.pull * (problem.kernel.variance + typical)
+    along = jnp.einsum("iab,ia->ib", directions, errors.gap)
+    along = along * jnp.minimum(1.0, jnp.sqrt(typical / variances))  # where a landmark is vague, it may err more
     return State(
         alignment, start[1], trajectory,
         energy=trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(problem.targets - end[0], problem.noise)),
-        errors=errors, gap_mm=jnp.max(jnp.abs(errors.gap)), drift=trajectory.drift,
-        misfit_mm=jnp.max(jnp.abs(shift), initial=jnp.max(jnp.abs(errors.gap) * share[:, None])),
+        errors=errors, gap_mm=jnp.max(jnp.abs(errors.gap)),
+        misfit_mm=jnp.max(jnp.abs(shift), initial=jnp.max(jnp.abs(along))),
     )  # fmt: skip
 
 
@@ -156,8 +153,9 @@ def advance(problem: Problem, state: State, step: Step) -> State:
 def settle(problem: Problem, state: State, limit: float = SEARCH_DRIFT) -> State:
     """The same point with as many time steps as its measured energy drift asks for."""
     for _ in range(4):
-        enough = shooting.enough_steps(state.num_steps, float(state.drift), limit)
-        if enough == state.num_steps:
+        present = state.trajectory.num_steps
+        enough = shooting.enough_steps(present, float(state.trajectory.drift), limit)
+        if enough == present:
             break
         state = look_again(problem, state, numerics.time_grid(enough))
     return state

@@ -1,7 +1,7 @@
 """Find the most probable flow: continuation in the noise, and four methods from cheap to robust.
 
-A level of the continuation multiplies the noise D by c ≥ 1. Within a level the cheapest method goes first; when it
-stalls, the next one takes over from where it stood:
+A level of the continuation multiplies the noise D by c ≥ 1. Within a level the cheapest method goes first, and the next
+one when it stalls:
 
 1. path-space Gauss–Newton (`gauss_newton`): needs only the covariance Λ_XX of the flow;
 2. exact Newton (`newton`), damped: follows the path of optima, and finishes;
@@ -34,7 +34,11 @@ from kunita.kernels import AbstractKernel
 from kunita.precision import Array, Scalar, compiled
 
 TOLERANCE = 1e-6
-"""Converged when no landmark's gap exceeds this fraction of its typical noise (never more than this many mm)."""
+"""Converged when no landmark's gap exceeds this fraction of the typical noise, nor this many mm (in proportion, along
+directions in which a landmark is vaguer than the typical one)."""
+
+ROUNDING = 1e-13
+"""Of the landmarks' extent: no gap can be closed beyond it."""
 
 NEAR = 1e-3
 """The search ends at this fraction of the typical noise; the rest is done with the final, finer time steps."""
@@ -112,7 +116,8 @@ def solve(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] |
     momenta = np.zeros(problem.targets.shape) if momenta is None else momenta
     start = look(problem, alignment, momenta, no_step(problem), times)
     sd, log = problem.noise_sd, Log()
-    near, tolerance = NEAR * sd, TOLERANCE * min(1.0, sd)
+    rounding = ROUNDING * float(np.ptp(np.asarray(problem.targets), axis=0).max())
+    near, tolerance = NEAR * sd + rounding, TOLERANCE * min(1.0, sd) + rounding
     state = directly(problem, start, near, SEARCH_DRIFT, log)
     if state.misfit > near:
         state = continuation(problem, start, near, log)
@@ -131,7 +136,8 @@ def directly(problem: Problem, state: State, tolerance: float, max_drift: float,
     full_steps = functools.partial(gauss_newton, halvings=0, max_drift=max_drift)
     state = follow("path-space Gauss-Newton", full_steps, problem, state, tolerance, 1.0, log)
     if tolerance < state.misfit < 0.3 * problem.noise_sd:
-        state = follow("exact Newton", exact_newton, problem, state, tolerance, 1.0, log)
+        newton = functools.partial(exact_newton, max_drift=max_drift)
+        state = follow("exact Newton", newton, problem, state, tolerance, 1.0, log)
     return state
 
 
@@ -141,13 +147,13 @@ def continuation(problem: Problem, state: State, near: float, log: Log) -> State
     Gauss–Newton and exact Newton follow the path of optima; when it cannot be followed in steps of 5 % or more, the
     trust regions take the level over; when they fail too, one last try is made at the noise itself.
     """
-    reached, ahead = np.inf, list(LEVELS)
+    reached, ahead, lost = np.inf, list(LEVELS), False
     while ahead and len(log) < MAX_TOTAL:
         factor = ahead[0]
         level = eqx.tree_at(lambda p: p.noise, problem, factor * problem.noise)
         goal = near if factor == 1.0 else 10 * near * factor**0.5
         start = settle(level, look_again(level, state))
-        close = np.isfinite(reached) and factor > 0.95 * reached
+        close = lost or (np.isfinite(reached) and factor > 0.95 * reached)
         for name, method in METHODS if close else METHODS[:2]:
             trial = follow(name, method, level, start, goal, factor, log)
             if trial.misfit <= goal:
@@ -174,7 +180,7 @@ def follow(
     began = len(log)
     for new in itertools.islice(method(problem, state, tolerance), MAX_ITERATIONS):
         state = new
-        log.append(Progress(name, factor, float(state.energy), float(state.gap_mm), state.num_steps))
+        log.append(Progress(name, factor, float(state.energy), float(state.gap_mm), state.trajectory.num_steps))
     log.exhausted = len(log) - began == MAX_ITERATIONS or (log.exhausted and len(log) == began)
     return state
 

@@ -132,12 +132,13 @@ def best_rotation(cross: np.ndarray) -> np.ndarray:
 def looks_mirrored(moving: np.ndarray, fixed: np.ndarray) -> bool:
     """Whether a reflection fits the pairs much better than any rotation: left and right swapped, say.
 
-    The sign of det Σ(f − f̄)(x − x̄)ᵀ is tested first; an affine alignment would fit a mirrored set perfectly.
+    The sign of det Σ(f − f̄)(x − x̄)ᵀ is tested first; an affine alignment would fit a mirrored set perfectly. Both sets
+    are brought to size one, so that their scales do not matter.
     """
     x, y = moving - moving.mean(0), fixed - fixed.mean(0)
-    cross = y.T @ x
-    if np.linalg.det(cross) >= 0:
+    size = np.linalg.norm(x) * np.linalg.norm(y)
+    if not size or np.linalg.det(y.T @ x / size) >= 0:
         return False
-    total, strengths = np.sum(x**2) + np.sum(y**2), np.linalg.svd(cross, compute_uv=False)
-    proper = total - 2 * (strengths.sum() - 2 * strengths[-1])
-    return bool(total - 2 * strengths.sum() < 0.5 * proper)
+    strengths = np.linalg.svd(y.T @ x / size, compute_uv=False)
+    mirrored, proper = strengths.sum(), strengths.sum() - 2 * strengths[-1]
+    return bool(1 - mirrored**2 < 0.5 * (1 - proper**2))

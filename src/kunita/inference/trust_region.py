@@ -19,6 +19,9 @@ from kunita.inference import objective
 from kunita.inference.problem import Problem, State, Step, advance, departure, settle
 from kunita.precision import Array, Scalar
 
+PATIENCE = 0.01
+"""A method that gains less than this share of the energy in ten steps leaves the field to the next one."""
+
 
 class Chart(eqx.Module):
     """Whitened coordinates around a state: p₀ = p̂₀ + L⁻ᵀw with LLᵀ = K(x̃), β = M⁻ᵀu with MMᵀ = HᵀD⁻¹H.
@@ -147,9 +150,13 @@ def best_step(exact: bool, problem: Problem, state: State, radius: float) -> tup
 
 
 def trust_region(exact: bool, problem: Problem, state: State, tolerance: float) -> Iterator[State]:
-    """Minimise a quadratic model within a radius that follows how well the model predicts the energy."""
+    """Minimise a quadratic model within a radius that follows how well the model predicts the energy.
+
+    Ends when converged, or when the energy falls by less than `PATIENCE` in ten steps.
+    """
     radius = 2 * float(np.sqrt(state.momenta.size))
-    while state.misfit > tolerance:
+    energies = [float(state.energy)]
+    while state.misfit > tolerance and not energies[-1] > (1 - PATIENCE) * min(energies[:-10], default=np.inf):
         step, promised, length = best_step(exact, problem, state, radius)
         trial = advance(problem, state, step)
         gained = float(state.energy - trial.energy) if trial.trusted else -np.inf
@@ -160,4 +167,5 @@ def trust_region(exact: bool, problem: Problem, state: State, tolerance: float) 
             radius = 2 * radius if gained > 0.75 * promised and length > 0.9 * radius else radius
         else:
             radius = length / 4
+        energies.append(float(state.energy))
         yield state

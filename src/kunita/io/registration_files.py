@@ -59,7 +59,7 @@ def save(reg: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
 def load(path: str | os.PathLike) -> registration.Registration:
     """Read a registration that `save` wrote."""
     if not Path(path).is_file():
-        raise FileError(f"{path}: no such file")
+        raise FileError(f"{path}: {'a directory, not a file' if Path(path).is_dir() else 'no such file'}")
     try:
         with h5py.File(path, "r") as file:
             found = file.attrs.get("format"), file.attrs.get("version")
