@@ -54,3 +54,9 @@ def test_both_runge_kutta_steps_are_the_same_step_of_order_4():
         assert np.log2(ratio) == pytest.approx(4, abs=0.2)
     for a, b in zip(numerics.rk4_step(field, start, 0.3), numerics.compact_rk4_step(field, start, 0.3), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 9])
+def test_the_matrix_of_a_linear_map_is_found_whatever_the_batch(size):
+    matrix = RNG.normal(size=(4, size))
+    np.testing.assert_allclose(numerics.matrix_of(lambda v: matrix @ v, size, batch=4), matrix, atol=1e-14)

@@ -78,6 +78,15 @@ def exponential(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
     return total
 
 
+def matrix_of(product: Callable[[Array], Array], size: int, batch: int = 32) -> Float[Array, "m n"]:
+    """The matrix of a linear map, column by column in equal batches, so that its program is compiled once."""
+    batch = min(batch, size)
+    count = -(-size // batch)
+    directions = jnp.eye(count * batch, size).reshape(count, batch, size)
+    columns = jax.lax.map(jax.vmap(product), directions)
+    return columns.reshape(count * batch, -1)[:size].T
+
+
 def block_diagonal(blocks: Float[Array, "n d e"]) -> Float[Array, "nd ne"]:
     """The matrix with these blocks on its diagonal."""
     n, d, e = blocks.shape

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from kunita import numerics
 from kunita.flow import shooting
 from kunita.inference.gauss_newton import path_space_at
 from kunita.inference.path_space import PathSpace
@@ -36,8 +37,8 @@ def newton_step(problem: Problem, state: State) -> Step:
     """(B_q + DB_p)δp₀ + (…)β = F − φ₁ − Dλ together with the trend's equation, by forward differentiation."""
     origin, unpack = ravel_pytree(no_step(problem))
     flat = lambda w: ravel_pytree(errors_after(problem, state, unpack(w)))[0]
-    columns = jax.lax.map(lambda v: jax.jvp(flat, (origin,), (v,))[1], jnp.eye(origin.size), batch_size=64)
-    return unpack(jnp.linalg.solve(columns.T, -flat(origin)))
+    slope = numerics.matrix_of(lambda v: jax.jvp(flat, (origin,), (v,))[1], origin.size)
+    return unpack(jnp.linalg.solve(slope, -flat(origin)))
 
 
 @compiled

@@ -86,8 +86,7 @@ def quadratic_model(
     size = problem.num_unknowns
     gradient = jax.grad(lambda w: energy_in_chart(problem, state, here, w))(jnp.zeros(size))
     column = lambda v: hessian_product(exact, problem, state, here, v)
-    hessian = jax.lax.map(column, jnp.eye(size), batch_size=32)
-    return here, gradient, numerics.symmetric(hessian)
+    return here, gradient, numerics.symmetric(numerics.matrix_of(column, size))
 
 
 def bounded_minimum(gradient: np.ndarray, hessian: np.ndarray, radius: float) -> tuple[np.ndarray, float]:
