@@ -74,7 +74,7 @@ def squared_distances(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[A
     return sum(((x[:, None, a] - y[None, :, a]) ** 2 for a in range(x.shape[1])), start=jnp.zeros(()))
 
 
-def _parts(kernel: Any) -> tuple[AbstractKernel, ...]:
+def _parts(kernel: Any) -> tuple:
     return kernel.kernels if isinstance(kernel, Sum) else (kernel,)
 
 

@@ -112,7 +112,10 @@ def bounded_minimum(gradient: np.ndarray, hessian: np.ndarray, radius: float) ->
 def bounded_minimum_by_products(
     exact: bool, problem: Problem, state: State, radius: Scalar
 ) -> tuple[Step, Scalar, Scalar]:
-    """The same by truncated conjugate gradients (Steihaug), from products with the Hessian only."""
+    """The same by truncated conjugate gradients (Steihaug), from products with the Hessian only.
+
+    *Departure*: the coordinates are whitened by K(x̃), not preconditioned with the path-space matrix.
+    """
     here = chart(problem, state)
     size = problem.num_unknowns
     gradient = jax.grad(lambda w: energy_in_chart(problem, state, here, w))(jnp.zeros(size))
