@@ -61,12 +61,16 @@ class AbstractKernel(eqx.Module):
         s = jnp.sum(difference**2)
         return self.slope(s) * jnp.eye(difference.shape[0]) + self.bend(s) * jnp.outer(difference, difference)
 
-    def __add__(self, other: "AbstractKernel") -> "Sum":
+    def __add__(self, other: Any) -> "Sum":
+        check_kernel(other)
         return Sum((*_parts(self), *_parts(other)))
 
     def __radd__(self, other: Any) -> "AbstractKernel":
         """So that `sum` of some kernels, which starts at 0, is their sum."""
-        return self if isinstance(other, int) and other == 0 else Sum((other, self))
+        if isinstance(other, int) and other == 0:
+            return self
+        check_kernel(other)
+        return Sum((other, self))
 
 
 def squared_distances(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
@@ -74,7 +78,7 @@ def squared_distances(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[A
     return sum(((x[:, None, a] - y[None, :, a]) ** 2 for a in range(x.shape[1])), start=jnp.zeros(()))
 
 
-def _parts(kernel: Any) -> tuple:
+def _parts(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
     return kernel.kernels if isinstance(kernel, Sum) else (kernel,)
 
 
