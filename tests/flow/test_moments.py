@@ -221,12 +221,15 @@ def controlled_errors(kernel, points, momenta, closures, num_paths, num_steps=50
 @pytest.mark.parametrize("shape", [circle, flower], ids=["circle", "flower"])
 @pytest.mark.parametrize("length_scale", [2.0, 5.0])
 def test_gaussian_closure_beats_frozen_ten_times_in_the_mean_and_twice_in_the_covariance(shape, length_scale):
+    """With `-n 0 -s` it prints how many times."""
     kernel = kunita.Gaussian(length_scale, 1.0)
     points = shape(16)
     momenta = initial_velocity(kernel, points, seed=1)
     errors = controlled_errors(kernel, points, momenta, ("frozen", "gaussian"), num_paths=20_000)
-    assert errors["gaussian"][0] <= errors["frozen"][0] / 10
-    assert errors["gaussian"][1] <= errors["frozen"][1] / 2
+    mean, cov = (frozen / gaussian for frozen, gaussian in zip(errors["frozen"], errors["gaussian"], strict=True))
+    print(f"\n{shape.__name__}, σ = {length_scale:g}: mean {mean:.1f} times better, covariance {cov:.1f} times")  # noqa: T201
+    assert mean >= 10
+    assert cov >= 2
 
 
 def test_simulation_is_reproducible_from_its_key():

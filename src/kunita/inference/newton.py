@@ -29,7 +29,7 @@ def errors_after(problem: Problem, state: State, step: Step) -> Errors:
     """The errors as a function of a step from a state."""
     _, start = departure(problem, state.alignment, state.momenta, step)
     end = shooting.endpoint(problem.kernel, *start, state.trajectory.times)
-    return errors_of(problem.trend, problem.targets, problem.noise, start, end)
+    return errors_of(problem, start, end)
 
 
 @compiled

@@ -100,16 +100,10 @@ def departure(
     return alignment, (alignment(problem.moving), momenta + step.momenta)
 
 
-def errors_of(
-    trend: Trend,
-    targets: Float[Array, "n d"],
-    noise: Float[Array, "n d d"],
-    start: shooting.Phase,
-    end: shooting.Phase,
-) -> Errors:
+def errors_of(problem: Problem, start: shooting.Phase, end: shooting.Phase) -> Errors:
     """F − φ₁ − Dλ and h(x̃)ᵀp₀ of the flow from (x̃, p₀) to (φ₁, λ): zero at the optimum."""
-    gap = targets - end[0] - jnp.einsum("iab,ib->ia", noise, end[1])
-    return Errors(gap, jnp.einsum("iab,ia->b", trend.basis(start[0]), start[1]))
+    gap = problem.targets - end[0] - jnp.einsum("iab,ib->ia", problem.noise, end[1])
+    return Errors(gap, jnp.einsum("iab,ia->b", problem.trend.basis(start[0]), start[1]))
 
 
 @compiled
@@ -120,7 +114,7 @@ def look(
     alignment, start = departure(problem, alignment, momenta, step)
     trajectory = shooting.geodesic(problem.kernel, *start, times)
     end = trajectory.positions[-1], trajectory.momenta[-1]
-    errors = errors_of(problem.trend, problem.targets, problem.noise, start, end)
+    errors = errors_of(problem, start, end)
     variances, directions = jnp.linalg.eigh(problem.noise)
     typical = jnp.median(jnp.mean(variances, axis=1))
     shift = errors.pull * (problem.kernel.variance + typical)
