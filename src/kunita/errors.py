@@ -23,8 +23,18 @@ class LandmarkError(InputError):
     """A landmark, or a pair of landmark sets, cannot be used as it is."""
 
 
+class ImageError(InputError):
+    """An image or a grid cannot be used as it is."""
+
+
 class FileError(InputError):
-    """A file is not what it claims to be."""
+    """A file is not what it claims to be, or cannot be written."""
+
+    @classmethod
+    def at(cls, path: object, line: int | None, expected: str, found: object) -> "FileError":
+        """A file refused at one of its lines: where, what was expected there, what was found."""
+        place = f"{path}:{line}" if line is not None else f"{path}"
+        return cls(f"{place}: expected {expected}, found {found!r:.120}")
 
 
 class InverseError(KunitaError):

@@ -19,11 +19,14 @@ class Landmarks:
         names: n distinct, non-empty names, or None. Kept as a tuple.
         covariances: (n, d, d) localisation covariances, mm², symmetric positive definite; or one variance, or (n,) of
             them, mm², the same along every axis; or None. Kept as (n, d, d).
+        undefined: places (from 0) in the list that the landmarks come from that hold no point: listed, but never put
+            down. They keep the places of the others when two sets are paired by order.
     """
 
     points: Any
     names: Any = None
     covariances: Any = None
+    undefined: Any = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
@@ -34,6 +37,7 @@ class Landmarks:
         points = _numbers(self.points, "points")
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "names", names)
+        object.__setattr__(self, "undefined", tuple(sorted({int(place) for place in self.undefined})))
         _check_points(points, names)
         if self.covariances is not None:
             covariances = _full_covariances(_numbers(self.covariances, "covariances"), *points.shape)
@@ -48,9 +52,19 @@ class Landmarks:
         return self.points.shape[1]
 
     @property
+    def listed(self) -> int:
+        """How many landmarks the list has, undefined ones included."""
+        return len(self.points) + len(self.undefined)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The place of each landmark in its list, from 0."""
+        return tuple(place for place in range(self.listed) if place not in self.undefined)
+
+    @property
     def labels(self) -> tuple[str, ...]:
-        """The names, or 1…n where there are none."""
-        return self.names if self.names is not None else tuple(str(i + 1) for i in range(len(self.points)))
+        """The names; where there are none, the places 1…n."""
+        return self.names if self.names is not None else tuple(str(place + 1) for place in self.places)
 
     def take(self, index: Sequence[int] | np.ndarray) -> "Landmarks":
         """The landmarks at these rows."""
@@ -80,12 +94,7 @@ def match(moving: Landmarks, fixed: Landmarks) -> Pairs:
             f"mixed dimensions: the moving landmarks are {moving.dimension}-D, the fixed ones {fixed.dimension}-D"
         )
     if moving.names is None or fixed.names is None:
-        if len(moving) != len(fixed):
-            raise LandmarkError(
-                f"unequal counts: {len(moving)} moving and {len(fixed)} fixed landmarks cannot be paired by order; "
-                "give both sets names, or remove the landmarks without a partner"
-            )
-        return Pairs(dataclasses.replace(moving, names=None), dataclasses.replace(fixed, names=None), "order", ())
+        return _match_by_order(moving, fixed)
     rows = {name: i for i, name in enumerate(fixed.names)}
     common = [name for name in moving.names if name in rows]
     if not common:
@@ -96,6 +105,22 @@ def match(moving: Landmarks, fixed: Landmarks) -> Pairs:
     kept = moving.take([i for i, name in enumerate(moving.names) if name in rows])
     lonely = tuple(sorted(set(moving.names) ^ set(fixed.names)))
     return Pairs(kept, fixed.take([rows[name] for name in common]), "name", lonely)
+
+
+def _match_by_order(moving: Landmarks, fixed: Landmarks) -> Pairs:
+    """Pair the landmarks that have the same place in their lists."""
+    if moving.listed != fixed.listed:
+        raise LandmarkError(
+            f"unequal counts: {moving.listed} moving and {fixed.listed} fixed landmarks cannot be paired by order; "
+            "give both sets names, or remove the landmarks without a partner"
+        )
+    common = [place for place in moving.places if place in fixed.places]
+    if not common:
+        raise LandmarkError("no pair: at every place of the two lists one landmark or the other is undefined")
+    lonely = tuple(str(place + 1) for place in sorted({*moving.places} ^ {*fixed.places}))
+    names = [str(place + 1) for place in common] if lonely else None
+    kept = (side.take([side.places.index(place) for place in common]) for side in (moving, fixed))
+    return Pairs(*(dataclasses.replace(side, names=names) for side in kept), pairing="order", unmatched=lonely)
 
 
 def check_covariances(covariances: np.ndarray, shape: tuple[int, ...], what: str, labels: Sequence[str]) -> None:
