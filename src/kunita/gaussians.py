@@ -35,18 +35,22 @@ class GaussianPoints(eqx.Module):
 
 
 def ball_radius(covariances: np.ndarray, level: float) -> np.ndarray:
-    """R with P(|e| ≤ r) = level for e ~ N(0, Λ): the ball around the mean, not the longest half-axis of an ellipsoid.
+    """R with P(|e| ≤ r) = level for e ~ N(0, Λ): the ball around the mean, not the longest half-axis of an ellipsoid."""
+    return ball_radius_of_variances(np.linalg.eigvalsh(covariances), level)
 
-    Depends on the ratios of the standard deviations along the principal axes only: tabulated once per level, to a
-    relative error of about 1e-4.
+
+def ball_radius_of_variances(variances: np.ndarray, level: float) -> np.ndarray:
+    """The same from the variances along the principal axes, (…, d) in increasing order.
+
+    Depends on the ratios of the standard deviations only: tabulated once per level, to a relative error of about 1e-4.
     """
     if not isinstance(level, int | float | np.number) or not 0 < level < 1:
         raise ArgumentError(f"level: expected a probability between 0 and 1, found {level!r}")
-    sds = np.sqrt(np.maximum(np.linalg.eigvalsh(covariances)[:, ::-1], 0))
-    sds = np.pad(sds, ((0, 0), (0, 3 - sds.shape[1])))
-    largest = np.where(sds[:, 0] > 0, sds[:, 0], 1.0)
-    quantile = _radius_table(float(level)).ev(sds[:, 1] / largest, sds[:, 2] / largest)
-    return sds[:, 0] * quantile
+    sds = np.sqrt(np.maximum(variances[..., ::-1], 0))
+    sds = np.concatenate([sds, np.zeros((*sds.shape[:-1], 3 - sds.shape[-1]))], axis=-1)
+    largest = np.where(sds[..., 0] > 0, sds[..., 0], 1.0)
+    quantile = _radius_table(float(level)).ev(sds[..., 1] / largest, sds[..., 2] / largest)
+    return sds[..., 0] * quantile
 
 
 @functools.lru_cache(maxsize=16)

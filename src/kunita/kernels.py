@@ -329,3 +329,10 @@ FAMILIES: dict[str, type[AbstractProfile]] = {
     "rational": RationalQuadratic,
 }
 """The kernels by the names that the command line and the files use."""
+
+
+def length_scales(kernel: AbstractKernel) -> tuple[float, ...]:
+    """The length scales of a kernel and of the parts it is a sum of, mm."""
+    if isinstance(kernel, AbstractProfile):
+        return (float(kernel.length_scale),)
+    return tuple(scale for part in getattr(kernel, "kernels", ()) for scale in length_scales(part))

@@ -36,6 +36,20 @@ class LeaveOneOut(eqx.Module):
     chi2: Float[Array, " n"]
 
 
+class Preimage(eqx.Module):
+    """Where fixed points come from, the map's Jacobian there, and the covariance with which they arrive, fixed space."""
+
+    points: Float[Array, "m d"]
+    jacobians: Float[Array, "m d d"]
+    covariance: Float[Array, "m d d"]
+
+    @property
+    def carried_back(self) -> Float[Array, "m d d"]:
+        """(JA₀)⁻¹Λ(JA₀)⁻ᵀ: the covariance in moving space, to first order."""
+        back = np.linalg.inv(self.jacobians)
+        return back @ np.asarray(self.covariance) @ back.swapaxes(1, 2)
+
+
 class Posterior(eqx.Module):
     """A Gaussian process over deformations, conditioned on landmarks; maps moving points to fixed space.
 
@@ -74,13 +88,31 @@ class Posterior(eqx.Module):
 
         The covariance is (JA₀)⁻¹Λ(JA₀)⁻ᵀ, to first order.
         """
+        preimage = self.preimage(points)
+        return GaussianPoints(preimage.points, preimage.carried_back)
+
+    @door
+    def preimage(self, points: ArrayLike) -> Preimage:
+        """Where fixed points come from, and how sure the registration is *at* them: all that a map on a grid shows."""
+        y = self._check(points)
+        x, jacobians, cov = in_chunks(_preimage, self, y)
+        if self.corrected:
+            self._check_inverse(y, x)
+        return Preimage(x, jacobians, cov)
+
+    @door
+    def move(self, points: ArrayLike) -> Float[Array, "m d"]:
+        """Where moving points go: the mean of `predict`, for very many points."""
+        return in_chunks(_mean, self, self._check(points))
+
+    @door
+    def move_back(self, points: ArrayLike) -> Float[Array, "m d"]:
+        """Where fixed points come from: the mean of `inverse`, for very many points."""
         y = self._check(points)
         x = in_chunks(_invert, self, y)
         if self.corrected:
             self._check_inverse(y, x)
-        jacobian = in_chunks(_jacobian, self, x)
-        _, cov = in_chunks(_predict, self, x)
-        return GaussianPoints(x, _carried_back(jacobian, cov))
+        return x
 
     @door
     def covariance(self, x: ArrayLike, y: ArrayLike) -> Float[Array, "m d k d"]:
@@ -123,6 +155,15 @@ class Posterior(eqx.Module):
             n = len(self.targets)
             raise LandmarkError(f"leave-one-out: {n} landmarks are too few to fit this alignment without one of them")
         return loo
+
+    @property
+    def affine(self) -> np.ndarray:
+        """The alignment alone as a matrix from moving to fixed space, (d + 1, d + 1)."""
+        d, align = len(self.origin), self.alignment
+        whole = np.eye(d + 1)
+        whole[:d, :d] = align.matrix
+        whole[:d, d] = np.asarray(align.offset) + self.origin - np.asarray(align.matrix) @ align.center
+        return whole
 
     def _check(self, points: ArrayLike) -> Float[Array, "m d"]:
         return as_points(points, "points", self.targets.shape[1])
@@ -264,9 +305,23 @@ def _mean(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m 
 def _predict(posterior: Posterior, points: Float[Array, "m d"]) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
     """Mean and covariance of each point."""
     path = _path(posterior, points)
-    cov = conditioned_variance(posterior, path)
+    return _arrival(posterior, path), _variance(posterior, path)
+
+
+def _variance(posterior: Posterior, path: Path) -> Float[Array, "m d d"]:
     swing = _swing(posterior, path)
-    return _arrival(posterior, path), cov + jnp.einsum("mka,mkb->mab", swing, swing)
+    return conditioned_variance(posterior, path) + jnp.einsum("mka,mkb->mab", swing, swing)
+
+
+@jax.jit
+def _preimage(
+    posterior: Posterior, points: Float[Array, "m d"]
+) -> tuple[Float[Array, "m d"], Float[Array, "m d d"], Float[Array, "m d d"]]:
+    """The pre-image, and Jacobian and covariance there."""
+    x = _invert(posterior, points)
+    path = _path(posterior, x)
+    jacobians = _jacobian(posterior, x) if posterior.corrected else path.jacobians[-1] @ posterior.alignment.matrix
+    return x, jacobians, _variance(posterior, path)
 
 
 @jax.jit
@@ -310,13 +365,6 @@ def _leave_one_out(posterior: Posterior) -> tuple[Float[Array, "n d d"], Float[A
     mean = posterior.targets + posterior.origin - miss
     loo = LeaveOneOut(mean, cov, jnp.linalg.norm(miss, axis=1), jnp.sum(miss * posterior.dual, axis=1))
     return precision, known, loo
-
-
-@jax.jit
-def _carried_back(jacobian: Float[Array, "m d d"], cov: Float[Array, "m d d"]) -> Float[Array, "m d d"]:
-    """J⁻¹ΛJ⁻ᵀ."""
-    back = numerics.inverse_small(jacobian)
-    return jnp.einsum("mab,mbc,mdc->mad", back, cov, back)
 
 
 def in_chunks(function: Callable[[Posterior, Array], Any], posterior: Posterior, points: Float[Array, "m d"]) -> Any:

@@ -1,0 +1,1 @@
+"""What a registration gives: maps, warps, labels, transforms and points, on whole grids at once."""

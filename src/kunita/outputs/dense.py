@@ -1,0 +1,155 @@
+"""A smooth function on a whole grid: computed on the coarsest nodes that are good enough, interpolated in between.
+
+The displacement and its covariance vary over a length scale, an image over a voxel. So the expensive function is
+evaluated at nodes along the grid's own axes and carried to the voxels by tensor-product splines: one small matrix per
+axis and a few products per slab. The error is *measured*, at random places and around the landmarks, where it is
+largest, and the nodes are refined until it is small enough.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from scipy.interpolate import make_interp_spline
+
+from kunita.data.image import Grid
+
+DEGREE = 5
+MOST_NODES = 1_500_000
+SLAB_VOXELS = 1_000_000
+NUM_CHECKS = 256
+SAFETY = 0.5
+"""The checks see some places only: what they see must stay below this fraction of the tolerance."""
+
+Progress = Callable[[float], None]
+"""Told the fraction that is done."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SmoothField:
+    """A vector-valued function on a grid, known at nodes.
+
+    Args:
+        grid: the voxels it is for.
+        nodes: for each axis, increasing voxel coordinates of the nodes, from the first voxel to the last.
+        values: (k₁, …, k_d, c) at the nodes.
+        error: (c,) largest error seen where it was checked.
+        good: whether that error is within the tolerance asked for.
+    """
+
+    grid: Grid
+    nodes: tuple[np.ndarray, ...]
+    values: np.ndarray
+    error: np.ndarray
+    good: bool
+
+    def lattice(self, coordinates: Sequence[np.ndarray], components: slice = slice(None)) -> np.ndarray:
+        """Values on the lattice spanned by voxel coordinates along each axis, (n₁, …, n_d, c)."""
+        values = self.values[..., components]
+        for axis in reversed(range(self.grid.dimension)):  # the slab's axis first: what follows is then small
+            weights = spline_weights(self.nodes[axis], coordinates[axis])
+            values = np.moveaxis(np.tensordot(weights, values, axes=(1, axis)), 0, axis)
+        return values
+
+    def slab(self, start: int, stop: int, components: slice = slice(None)) -> np.ndarray:
+        """Values at the voxels start ≤ k < stop of the last axis."""
+        whole = [np.arange(n, dtype=float) for n in self.grid.shape[:-1]]
+        return self.lattice([*whole, np.arange(start, stop, dtype=float)], components)
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """Values at (m, d) voxel coordinates, (m, c)."""
+        parts = [self._at(part) for part in np.array_split(index, max(1, len(index) // 32))]
+        return np.concatenate(parts)
+
+    def _at(self, index: np.ndarray) -> np.ndarray:
+        values = np.tensordot(spline_weights(self.nodes[0], index[:, 0]), self.values, axes=(1, 0))
+        for axis in range(1, self.grid.dimension):
+            values = np.einsum("mk,mk...->m...", spline_weights(self.nodes[axis], index[:, axis]), values)
+        return values
+
+
+def spline_weights(nodes: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
+    """(n, k): what each node contributes to the interpolating spline at each coordinate."""
+    if len(nodes) == 1:
+        return np.ones((len(coordinates), 1))
+    if np.array_equal(nodes, coordinates):
+        return np.eye(len(nodes))
+    degree = next(k for k in (DEGREE, 3, 1) if len(nodes) > k)
+    return make_interp_spline(nodes, np.eye(len(nodes)), k=degree)(coordinates)
+
+
+def smooth_field(
+    function: Callable[[np.ndarray, Progress], np.ndarray],
+    tolerances: Callable[[np.ndarray], np.ndarray],
+    grid: Grid,
+    spacing_mm: float,
+    around: np.ndarray,
+    progress: Progress = lambda fraction: None,
+) -> SmoothField:
+    """Sample a function at nodes that are refined until interpolation is within the tolerances.
+
+    Args:
+        function: (m, d) world points and a progress → (m, c) values.
+        tolerances: (m, c) exact values → (m, c) errors that are allowed there.
+        grid: the voxels that the field is for.
+        spacing_mm: distance of the first nodes.
+        around: (n, d) world points near which the function varies most: checked, in addition to random places.
+        progress: told the fraction done; it starts again with each refinement.
+    """
+    checks = _checks(grid, around, spacing_mm)
+    exact = function(grid.world(checks), lambda fraction: None)
+    allowed = tolerances(exact)
+    spacing, best = spacing_mm, None
+    while True:
+        nodes = _nodes(grid, spacing)
+        field = _sampled(function, grid, nodes, progress)
+        misses = np.abs(field.at(checks) - exact)
+        worst = float(np.max(misses / allowed)) / SAFETY
+        best = dataclasses.replace(field, error=misses.max(axis=0), good=worst <= 1)
+        finest = all(len(k) == n for k, n in zip(nodes, grid.shape, strict=True))
+        spacing *= np.clip(0.9 * worst ** (-1 / (DEGREE + 1)), 0.5, 0.85)
+        if worst <= 1 or finest or np.prod([len(k) for k in _nodes(grid, spacing)]) > MOST_NODES:
+            return dataclasses.replace(best, good=best.good or finest)
+
+
+def slabs(grid: Grid) -> Iterator[tuple[int, int]]:
+    """The ranges of the last axis that are worked on at a time."""
+    thickness = max(1, SLAB_VOXELS * grid.shape[-1] // grid.size)
+    for start in range(0, grid.shape[-1], thickness):
+        yield start, min(start + thickness, grid.shape[-1])
+
+
+def slab_points(grid: Grid, start: int, stop: int) -> np.ndarray:
+    """World coordinates of a slab's voxels, (n₁, …, n_d, d)."""
+    axes = [*(np.arange(n) for n in grid.shape[:-1]), np.arange(start, stop)]
+    return grid.world(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1))
+
+
+def _sampled(
+    function: Callable[[np.ndarray, Progress], np.ndarray],
+    grid: Grid,
+    nodes: tuple[np.ndarray, ...],
+    progress: Progress,
+) -> SmoothField:
+    index = np.stack(np.meshgrid(*nodes, indexing="ij"), axis=-1).reshape(-1, grid.dimension)
+    values = function(grid.world(index), progress)
+    shape = tuple(len(k) for k in nodes)
+    return SmoothField(grid, nodes, values.reshape(*shape, -1), np.zeros(values.shape[1]), good=False)
+
+
+def _nodes(grid: Grid, spacing_mm: float) -> tuple[np.ndarray, ...]:
+    """Nodes of about this distance along each axis, ends included; never finer than the voxels."""
+    extents = (np.array(grid.shape) - 1) * grid.spacing
+    counts = np.minimum(np.maximum(np.ceil(extents / spacing_mm).astype(int) + 1, DEGREE + 1), grid.shape)
+    return tuple(np.linspace(0, n - 1, k) for n, k in zip(grid.shape, counts, strict=True))
+
+
+def _checks(grid: Grid, around: np.ndarray, spacing_mm: float) -> np.ndarray:
+    """Voxel coordinates where the error is measured: anywhere, and around given points."""
+    rng = np.random.default_rng(0)
+    last = np.array(grid.shape) - 1
+    anywhere = rng.uniform(0, 1, (NUM_CHECKS, grid.dimension)) * last
+    near = around[rng.integers(len(around), size=NUM_CHECKS)] + 0.25 * spacing_mm * rng.normal(
+        size=(NUM_CHECKS, grid.dimension)
+    )
+    return np.concatenate([anywhere, np.clip(grid.index(near), 0, last)])
