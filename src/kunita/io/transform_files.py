@@ -1,0 +1,92 @@
+"""Transforms as the files that ITK, ANTs, Slicer and nitransforms read; LPS inside, as they want.
+
+`.h5`      an ITK composite, affine ∘ displacement field, both always there: some readers fail on a lone field.
+`.nii.gz`  one displacement field, 5-D (x, y, z, 1, vector), intent 1007: the whole map, alignment included.
+`.nrrd`    the same for Slicer, with its `displacement field type` stated.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kunita.data.image import Grid
+from kunita.errors import FileError
+from kunita.io import frames
+from kunita.io.frames import Frame
+from kunita.io.writing import complete
+from kunita.outputs.transforms import CompositeTransform
+
+VECTOR = 1007
+
+
+def write_transform(path: str | os.PathLike, transform: CompositeTransform, *, overwrite: bool = False) -> None:
+    """Write a transform in the format of the file's suffix: .h5 (or .hdf5, .tfm), .nii, .nii.gz or .nrrd."""
+    name = Path(path).name.lower()
+    writers = {".h5": _write_itk, ".hdf5": _write_itk, ".tfm": _write_itk, ".nii": _write_nifti,
+               ".nii.gz": _write_nifti, ".nrrd": _write_nrrd}  # fmt: skip
+    suffix = next((suffix for suffix in writers if name.endswith(suffix)), None)
+    if suffix is None:
+        raise FileError(f"{path}: expected a transform file ({', '.join(writers)}), found the suffix {Path(path).suffix!r}")
+    with complete(path, overwrite=overwrite) as partial:
+        try:
+            writers[suffix](partial, transform)
+        except RuntimeError as error:  # ITK's word for anything that the disk refuses
+            raise FileError(f"{path}: cannot be written: {str(error).splitlines()[-1].strip()}") from error
+
+
+def _write_itk(path: Path, transform: CompositeTransform) -> None:
+    import SimpleITK as sitk
+
+    d, frame = transform.grid.dimension, _frame(transform.grid)
+    matrix = frames.flip_map(transform.affine, frame)
+    affine = sitk.AffineTransform(d)
+    affine.SetMatrix(matrix[:d, :d].ravel().tolist())
+    affine.SetTranslation(matrix[:d, d].tolist())
+    field = sitk.DisplacementFieldTransform(_field_image(transform.grid, transform.displacement, np.float64))
+    sitk.WriteTransform(sitk.CompositeTransform([affine, field]), str(path))
+
+
+def _write_nrrd(path: Path, transform: CompositeTransform) -> None:
+    import SimpleITK as sitk
+
+    image = _field_image(transform.grid, transform.total_displacement(), np.float32)
+    image.SetMetaData("displacement field type", "resampling")
+    sitk.WriteImage(image, str(path), useCompression=True)
+
+
+def _write_nifti(path: Path, transform: CompositeTransform) -> None:
+    import nibabel
+
+    d, frame = transform.grid.dimension, _frame(transform.grid)
+    vectors = frames.flip_points(transform.total_displacement(), frame).astype(np.float32)
+    shape = (*transform.grid.shape, *(1,) * (4 - d), d)
+    affine = np.eye(4)
+    affine[:d, :d], affine[:d, 3] = transform.grid.affine[:d, :d], transform.grid.affine[:d, d]
+    if d == 2:  # ITK reads the axes of a 2-D NIfTI as RAS and flips both
+        affine[:2] *= -1
+    image = nibabel.Nifti1Image(vectors.reshape(shape), affine)
+    image.header.set_intent(VECTOR)
+    image.header.set_xyzt_units("mm")
+    image.set_sform(affine, 1)
+    image.set_qform(affine, 1, strip_shears=True)
+    nibabel.save(image, path)
+
+
+def _field_image(grid: Grid, displacement: np.ndarray, dtype: type) -> Any:
+    """A displacement field as ITK holds it."""
+    import SimpleITK as sitk
+
+    d, frame = grid.dimension, _frame(grid)
+    vectors = frames.flip_points(displacement, frame).astype(dtype)
+    image = sitk.GetImageFromArray(np.ascontiguousarray(np.swapaxes(vectors, 0, d - 1)), isVector=True)
+    affine = frames.flip_affine(grid.affine, frame)
+    image.SetOrigin(affine[:d, d].tolist())
+    image.SetSpacing(grid.spacing.tolist())
+    image.SetDirection((affine[:d, :d] / grid.spacing).ravel().tolist())
+    return image
+
+
+def _frame(grid: Grid) -> Frame:
+    return Frame.IMAGE if grid.dimension == 2 else Frame.LPS
