@@ -7,7 +7,7 @@ largest, and the nodes are refined until it is small enough.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from scipy.interpolate import make_interp_spline
@@ -20,6 +20,9 @@ SLAB_VOXELS = 1_000_000
 NUM_CHECKS = 256
 SAFETY = 0.5
 """The checks see some places only: what they see must stay below this fraction of the tolerance."""
+
+Lattice = tuple[np.ndarray, ...]
+"""Voxel coordinates along each axis, which span a lattice of points: a slab, a plane, a coarser grid."""
 
 Progress = Callable[[float], None]
 """Told the fraction that is done."""
@@ -43,18 +46,13 @@ class SmoothField:
     error: np.ndarray
     good: bool
 
-    def lattice(self, coordinates: Sequence[np.ndarray], components: slice = slice(None)) -> np.ndarray:
-        """Values on the lattice spanned by voxel coordinates along each axis, (n₁, …, n_d, c)."""
+    def on(self, lattice: Lattice, components: slice = slice(None)) -> np.ndarray:
+        """Values on a lattice, (n₁, …, n_d, c)."""
         values = self.values[..., components]
         for axis in reversed(range(self.grid.dimension)):  # the slab's axis first: what follows is then small
-            weights = spline_weights(self.nodes[axis], coordinates[axis])
+            weights = spline_weights(self.nodes[axis], lattice[axis])
             values = np.moveaxis(np.tensordot(weights, values, axes=(1, axis)), 0, axis)
         return values
-
-    def slab(self, start: int, stop: int, components: slice = slice(None)) -> np.ndarray:
-        """Values at the voxels start ≤ k < stop of the last axis."""
-        whole = [np.arange(n, dtype=float) for n in self.grid.shape[:-1]]
-        return self.lattice([*whole, np.arange(start, stop, dtype=float)], components)
 
     def at(self, index: np.ndarray) -> np.ndarray:
         """Values at (m, d) voxel coordinates, (m, c)."""
@@ -112,17 +110,22 @@ def smooth_field(
             return dataclasses.replace(best, good=best.good or finest)
 
 
-def slabs(grid: Grid) -> Iterator[tuple[int, int]]:
-    """The ranges of the last axis that are worked on at a time."""
+def slabs(grid: Grid) -> Iterator[Lattice]:
+    """The voxels of a grid, some layers of the last axis at a time."""
     thickness = max(1, SLAB_VOXELS * grid.shape[-1] // grid.size)
+    whole = [np.arange(n, dtype=float) for n in grid.shape]
     for start in range(0, grid.shape[-1], thickness):
-        yield start, min(start + thickness, grid.shape[-1])
+        yield (*whole[:-1], whole[-1][start : start + thickness])
 
 
-def slab_points(grid: Grid, start: int, stop: int) -> np.ndarray:
-    """World coordinates of a slab's voxels, (n₁, …, n_d, d)."""
-    axes = [*(np.arange(n) for n in grid.shape[:-1]), np.arange(start, stop)]
-    return grid.world(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1))
+def plane(grid: Grid, axis: int, k: float) -> Lattice:
+    """The voxels of one plane across an axis."""
+    return tuple(np.array([k]) if a == axis else np.arange(n, dtype=float) for a, n in enumerate(grid.shape))
+
+
+def lattice_points(grid: Grid, lattice: Lattice) -> np.ndarray:
+    """World coordinates of a lattice, (n₁, …, n_d, d)."""
+    return grid.world(np.stack(np.meshgrid(*lattice, indexing="ij"), axis=-1))
 
 
 def _sampled(

@@ -14,7 +14,7 @@ from kunita.data.image import Grid, Image, as_grid
 from kunita.errors import ArgumentError
 from kunita.gaussians import ball_radius_of_variances
 from kunita.kernels import length_scales
-from kunita.outputs.dense import Progress, SmoothField, slab_points, slabs, smooth_field
+from kunita.outputs.dense import Lattice, Progress, SmoothField, lattice_points, slabs, smooth_field
 from kunita.posterior import Posterior
 from kunita.registration import Registration
 
@@ -33,39 +33,63 @@ BATCH = 8192
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Maps:
-    """All maps of one registration on one fixed grid, made slab by slab.
+class PullBack:
+    """For every voxel of a grid, the point of the other space that arrives there.
 
     Args:
-        field: for each voxel, displacement from the alignment's pre-image to the true one, covariance, determinant,
-            and the covariance in moving space.
-        back: (d + 1, d + 1), the alignment from fixed to moving space.
+        field: displacement from the alignment's answer to the true one, mm, in the other space.
+        affine: (d + 1, d + 1), the alignment from the grid's space to the other.
     """
 
     field: SmoothField
-    back: np.ndarray
+    affine: np.ndarray
 
     @property
     def grid(self) -> Grid:
         return self.field.grid
 
-    def origins(self, start: int, stop: int) -> np.ndarray:
-        """The moving points that arrive at a slab's voxels, (…, d)."""
+    def origins(self, lattice: Lattice) -> np.ndarray:
+        """The points that arrive at the voxels of a lattice, (…, d)."""
         d = self.grid.dimension
-        aligned = slab_points(self.grid, start, stop) @ self.back[:d, :d].T + self.back[:d, d]
-        return aligned + self.field.slab(start, stop, _columns(d).displacement)
+        aligned = lattice_points(self.grid, lattice) @ self.affine[:d, :d].T + self.affine[:d, d]
+        return aligned + self.field.on(lattice, slice(0, d))
 
-    def slab(self, what: str, start: int, stop: int) -> np.ndarray:
-        """One map at a slab's voxels: (…) or, for "cov", (…, d(d+1)/2): xx, yx, yy, zx, zy, zz."""
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Maps:
+    """All maps of one registration on one fixed grid, made slab by slab.
+
+    Args:
+        pull_back: its field has, after the displacement, the covariance, the determinant, and the covariance in
+            moving space.
+    """
+
+    pull_back: PullBack
+
+    @property
+    def field(self) -> SmoothField:
+        return self.pull_back.field
+
+    @property
+    def grid(self) -> Grid:
+        return self.field.grid
+
+    def on(self, lattice: Lattice, what: str) -> np.ndarray:
+        """One map at the voxels of a lattice: (…) or, for "cov", (…, d(d+1)/2): xx, yx, yy, zx, zy, zz."""
         columns = _columns(self.grid.dimension)
         if what == "jacobian":
-            return self.field.slab(start, stop, columns.determinant)[..., 0]
-        covariance = self.field.slab(start, stop, columns.covariance)
+            return self.field.on(lattice, columns.determinant)[..., 0]
+        covariance = self.field.on(lattice, columns.covariance)
         return covariance if what == "cov" else summarise(what, covariance)
 
-    def moving_covariances(self, index: np.ndarray) -> np.ndarray:
-        """Covariance of the pre-image in moving space at (m, d) voxels, (m, d, d)."""
-        return unpacked(self.field.at(index)[:, _columns(self.grid.dimension).carried_back])
+    def moving_covariances(self, lattice: Lattice) -> np.ndarray:
+        """Covariance of the pre-images of a lattice's voxels in moving space, (…, d, d)."""
+        return unpacked(self.field.on(lattice, _columns(self.grid.dimension).carried_back))
+
+    @property
+    def least_jacobian(self) -> float:
+        """The smallest determinant at the nodes: positive where nothing folds."""
+        return float(self.field.values[..., _columns(self.grid.dimension).determinant].min())
 
 
 def maps(reg: Registration, reference: Grid | Image, progress: Progress = lambda fraction: None) -> Maps:
@@ -82,7 +106,27 @@ def maps(reg: Registration, reference: Grid | Image, progress: Progress = lambda
         reg.posterior.predict(reg.moving.points).mean,
         progress,
     )
-    return Maps(field, back)
+    return Maps(PullBack(field, back))
+
+
+def pull_back(
+    reg: Registration,
+    reference: Grid | Image,
+    *,
+    inverse: bool = False,
+    progress: Progress = lambda fraction: None,
+) -> PullBack:
+    """Where the voxels of a fixed grid come from; with `inverse`, where those of a moving grid go to."""
+    grid = as_grid(reference)
+    _check_dimension(reg, grid)
+    posterior, d = reg.posterior, grid.dimension
+    affine = posterior.affine if inverse else np.linalg.inv(posterior.affine)
+    move = posterior.move if inverse else posterior.move_back
+    displace = in_batches(lambda x: move(x) - (x @ affine[:d, :d].T + affine[:d, d]))
+    tolerances = lambda exact: np.full_like(exact, MEAN_TOLERANCE)
+    landmarks = reg.moving.points if inverse else reg.fixed.points
+    spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
+    return PullBack(smooth_field(displace, tolerances, grid, spacing, landmarks, progress), affine)
 
 
 def uncertainty_map(reg: Registration, grid: Any, what: str = "fc") -> Image:
@@ -96,7 +140,7 @@ def uncertainty_map(reg: Registration, grid: Any, what: str = "fc") -> Image:
     """
     check_what(what)
     found = maps(reg, grid)
-    data = np.concatenate([found.slab(what, *ends) for ends in slabs(found.grid)], axis=found.grid.dimension - 1)
+    data = np.concatenate([found.on(slab, what) for slab in slabs(found.grid)], axis=found.grid.dimension - 1)
     return Image(data.astype(np.float32), found.grid.affine, channels=what == "cov")
 
 

@@ -96,7 +96,7 @@ def _composite(
         progress,
     )  # fmt: skip
     counts, error = _coarsest(field, TOLERANCE - spline_tolerance)
-    displacement = field.lattice([np.linspace(0, FINE - 1, k) for k in counts])
+    displacement = field.on(tuple(np.linspace(0, FINE - 1, k) for k in counts))
     return CompositeTransform(affine, _divided(box, counts), displacement, error + float(np.linalg.norm(field.error)))
 
 
@@ -124,10 +124,10 @@ def _coarsest(field: SmoothField, tolerance: float) -> tuple[tuple[int, ...], fl
 
 def _linear_error(field: SmoothField, counts: tuple[int, ...]) -> float:
     """Distance between the field at the centres of all cells and the mean of the corners there, at its largest."""
-    ends = [np.linspace(0, FINE - 1, k) for k in counts]
-    corners = field.lattice(ends)
+    ends = tuple(np.linspace(0, FINE - 1, k) for k in counts)
+    corners = field.on(ends)
     for axis in range(len(counts)):
         after, before = (np.take(corners, range(*span), axis) for span in ((1, counts[axis]), (0, counts[axis] - 1)))
         corners = (after + before) / 2
-    centres = field.lattice([(e[1:] + e[:-1]) / 2 for e in ends])
+    centres = field.on(tuple((e[1:] + e[:-1]) / 2 for e in ends))
     return float(np.sqrt(np.max(np.sum((centres - corners) ** 2, axis=-1))))

@@ -1,0 +1,144 @@
+"""Several raters' copies of one set of landmarks, pooled into points with covariances."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import multigammaln
+from scipy.stats import chi2
+
+from kunita.data.landmarks import Landmarks
+from kunita.errors import ArgumentError, LandmarkError
+
+TRUSTED = 0.99
+"""A mark within this quantile of its landmark's spread has full weight; beyond, its pull on the mean stays the same."""
+
+ROUNDS = 50
+PRIOR_RATERS = np.geomspace(1.0, 1000.0, 61)
+
+
+def pool_raters(raters: Sequence[Landmarks], *, spread: str = "mean") -> Landmarks:
+    """Merge several people's marks of the same landmarks: robust means, and covariances that are never singular.
+
+    Each landmark has a covariance Σᵢ of its own, Σᵢ ~ inverse Wishart around the one that all landmarks share; five
+    raters in 3-D leave a scatter Sᵢ of four degrees of freedom kᵢ, so it is shrunk, Σ̂ᵢ = (mΣ₀ + Sᵢ)/(m + kᵢ), with m
+    chosen by the marginal likelihood: large where landmarks are alike. Marks far from the others (Huber) weigh less.
+
+    Args:
+        raters: two or more sets, matched by name, or by order where any has no names. A landmark that some did not
+            mark is pooled from the others.
+        spread: "mean": the covariance of the pooled point, Σ̂ᵢ/(number of raters), which is what a registration wants
+            as its noise, if the raters err independently; "rater": Σ̂ᵢ itself, the spread of a single rater.
+    """
+    if spread not in ("mean", "rater"):
+        raise ArgumentError(f"spread: expected 'mean' or 'rater', found {spread!r}")
+    marks = _collect(raters)
+    pooled = _pool(marks)
+    counts = np.array([w.sum() ** 2 / (w**2).sum() for w in pooled.weights]) if spread == "mean" else 1.0
+    names = None if any(rater.names is None for rater in raters) else marks.names
+    return Landmarks(pooled.means, names, pooled.covariances / np.reshape(counts, (-1, 1, 1)))
+
+
+def far_marks(raters: Sequence[Landmarks]) -> list[tuple[str, int, float]]:
+    """The marks that were given less weight: landmark, rater (from 0), distance to the pooled point, mm."""
+    marks = _collect(raters)
+    pooled = _pool(marks)
+    return [
+        (name, int(who[r]), float(np.linalg.norm(x[r] - mean)))
+        for name, who, x, mean, w in zip(
+            marks.names, marks.raters, marks.points, pooled.means, pooled.weights, strict=True
+        )
+        for r in np.flatnonzero(w < 1)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Marks:
+    """All marks of each landmark."""
+
+    names: tuple[str, ...]
+    points: tuple[np.ndarray, ...]
+    raters: tuple[np.ndarray, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pooled:
+    means: np.ndarray
+    covariances: np.ndarray
+    weights: tuple[np.ndarray, ...]
+
+
+def _collect(raters: Sequence[Any]) -> _Marks:
+    if len(raters) < 2:
+        raise LandmarkError(f"pooling: expected at least two raters, found {len(raters)}")
+    if len({rater.dimension for rater in raters}) > 1:
+        raise LandmarkError(f"pooling: mixed dimensions, {', '.join(f'{r.dimension}-D' for r in raters)}")
+    if any(rater.names is None for rater in raters) and len({rater.listed for rater in raters}) > 1:
+        counts = ", ".join(str(rater.listed) for rater in raters)
+        raise LandmarkError(f"pooling: {counts} landmarks cannot be matched by order; give every set names")
+    by_order = any(rater.names is None for rater in raters)
+    found: dict[str, list[tuple[int, np.ndarray]]] = collections.defaultdict(list)
+    for r, rater in enumerate(raters):
+        labels = [str(place + 1) for place in rater.places] if by_order else rater.names
+        for label, point in zip(labels, rater.points, strict=True):
+            found[label].append((r, point))
+    if max(len(marks) for marks in found.values()) < 2:
+        raise LandmarkError("pooling: no landmark was marked by two raters; do their names agree?")
+    return _Marks(
+        tuple(found),
+        tuple(np.array([point for _, point in marks]) for marks in found.values()),
+        tuple(np.array([r for r, _ in marks]) for marks in found.values()),
+    )
+
+
+def _pool(marks: _Marks) -> _Pooled:
+    """Alternate between weighted means, shrunk covariances and Huber's weights."""
+    d = marks.points[0].shape[1]
+    trusted = np.sqrt(chi2.ppf(TRUSTED, d))
+    means = np.array([np.median(x, axis=0) for x in marks.points])
+    weights = tuple(np.ones(len(x)) for x in marks.points)
+    for _ in range(ROUNDS):
+        scatters = np.array([_scatter(x, m, w) for x, m, w in zip(marks.points, means, weights, strict=True)])
+        freedom = np.array([w.sum() - 1 for w in weights]).clip(0)
+        covariances = _shrunk(scatters, freedom)
+        weights = tuple(
+            np.minimum(1, trusted / np.maximum(_distances(x, m, c), 1e-12))
+            for x, m, c in zip(marks.points, means, covariances, strict=True)
+        )
+        updated = np.array([w @ x / w.sum() for x, w in zip(marks.points, weights, strict=True)])
+        if np.allclose(updated, means, rtol=0, atol=1e-9 * np.sqrt(np.trace(covariances.mean(axis=0)))):
+            break
+        means = updated
+    return _Pooled(means, covariances, weights)
+
+
+def _scatter(x: np.ndarray, mean: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return (x - mean).T @ (weights[:, None] * (x - mean))
+
+
+def _distances(x: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Standardised distances of the marks of one landmark."""
+    return np.sqrt(np.einsum("ra,ab,rb->r", x - mean, np.linalg.inv(covariance), x - mean))
+
+
+def _shrunk(scatters: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    """E[Σᵢ | Sᵢ] = (mΣ₀ + Sᵢ)/(m + kᵢ)."""
+    d = scatters.shape[1]
+    total, k = scatters.sum(axis=0), freedom.sum()
+    if not np.trace(total) > 0:
+        raise LandmarkError("pooling: the raters agree exactly, so nothing is known of their spread; are these copies?")
+    isotropic = np.trace(total) / d * np.eye(d) / k
+    common = (total + d * isotropic) / (k + d)
+    m = max(PRIOR_RATERS, key=lambda m: _log_marginal(m, common, scatters, freedom))
+    return (m * common + scatters) / (m + freedom)[:, None, None]
+
+
+def _log_marginal(m: float, common: np.ndarray, scatters: np.ndarray, freedom: np.ndarray) -> float:
+    """log p(S | m): scatters are Wishart given Σᵢ, which are inverse Wishart of mean Σ₀ and ν = m + d + 1."""
+    d = len(common)
+    nu, psi = m + d + 1, m * common
+    inside = nu * np.linalg.slogdet(psi)[1] - (nu + freedom) * np.linalg.slogdet(psi + scatters)[1]
+    gammas = [multigammaln((nu + k) / 2, d) - multigammaln(nu / 2, d) for k in freedom]
+    return float(np.sum(inside / 2 + np.array(gammas)))

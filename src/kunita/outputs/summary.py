@@ -1,0 +1,134 @@
+"""A registration in numbers: what `summary.json` and `landmarks.csv` hold."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+import kunita
+from kunita import scores
+from kunita.errors import LandmarkError
+from kunita.kernels import AbstractKernel, AbstractProfile
+from kunita.outputs.maps import Maps
+from kunita.outputs.transforms import landmark_box
+from kunita.posterior import LeaveOneOut
+from kunita.registration import Registration
+
+PROBES = 9
+"""Points along each axis where the Jacobian is looked at when there is no image."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The numbers that other programs read; the names are those of the file."""
+
+    version: str
+    model: str
+    kernel: Any
+    noise_mm: float
+    align: str
+    pairing: str
+    n_landmarks: int
+    initial_error_mm: float
+    residual_mm: float
+    loo: Any
+    evidence: float
+    energy: float
+    converged: bool
+    iterations: int
+    min_jacobian: float
+    suspects: tuple[str, ...]
+    targets: tuple[Any, ...]
+    warnings: tuple[str, ...]
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LandmarkRows:
+    """One row per landmark pair: where it was, where it should go, where it went and how far off that is, mm."""
+
+    names: tuple[str, ...]
+    moving: np.ndarray
+    fixed: np.ndarray
+    predicted: np.ndarray
+    covariances: np.ndarray
+    residuals: np.ndarray
+    loo_errors: np.ndarray
+    loo_chi2: np.ndarray
+    suspect: np.ndarray
+
+
+def landmark_rows(reg: Registration) -> LandmarkRows:
+    """What became of every landmark; leave-one-out is NaN for those not used, or where there are too few."""
+    predicted = reg.posterior.predict(reg.moving.points)
+    loo, n = leave_one_out(reg), len(reg.moving)
+    errors, squared, suspect = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
+    if loo is not None:
+        errors[reg.used], squared[reg.used] = loo.error, loo.chi2
+        suspect[reg.used] = scores.suspects(np.asarray(loo.chi2), reg.fixed.dimension)
+    residuals = np.linalg.norm(reg.fixed.points - predicted.mean, axis=1)
+    return LandmarkRows(
+        reg.moving.labels, reg.moving.points, reg.fixed.points, np.asarray(predicted.mean),
+        np.asarray(predicted.covariance), residuals, errors, squared, suspect,
+    )  # fmt: skip
+
+
+def summary(
+    reg: Registration, rows: LandmarkRows, found: Maps | None, targets: tuple[Any, ...], warnings: tuple[str, ...]
+) -> Summary:
+    """The numbers of a registration."""
+    before = np.linalg.norm(reg.fixed.points - reg.moving.points, axis=1)
+    return Summary(
+        version=kunita.__version__,
+        model=reg.model,
+        kernel=describe(reg.kernel),
+        noise_mm=reg.noise_mm,
+        align=reg.align,
+        pairing=reg.pairing,
+        n_landmarks=int(reg.used.sum()),
+        initial_error_mm=float(before[reg.used].mean()),
+        residual_mm=float(rows.residuals[reg.used].mean()),
+        loo=_loo_scores(reg),
+        evidence=reg.evidence,
+        energy=reg.energy,
+        converged=reg.converged,
+        iterations=reg.iterations,
+        min_jacobian=least_jacobian(reg) if found is None else found.least_jacobian,
+        suspects=tuple(name for name, bad in zip(rows.names, rows.suspect, strict=True) if bad),
+        targets=targets,
+        warnings=(*reg.warnings, *warnings),
+        seconds=reg.seconds,
+    )
+
+
+def leave_one_out(reg: Registration) -> LeaveOneOut | None:
+    """Leave-one-out, where the landmarks are enough for it."""
+    try:
+        return reg.posterior.leave_one_out()
+    except LandmarkError:
+        return None
+
+
+def least_jacobian(reg: Registration) -> float:
+    """The smallest determinant on a coarse lattice over the moving landmarks' box."""
+    box = landmark_box(reg.moving.points, 0.0)
+    axes = [np.linspace(0, 1, PROBES)] * box.dimension
+    points = box.world(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, box.dimension))
+    return float(np.linalg.det(reg.posterior.jacobian(points)).min())
+
+
+def describe(kernel: AbstractKernel) -> Any:
+    """A kernel as a JSON document."""
+    if isinstance(kernel, AbstractProfile):
+        scale, amplitude = float(kernel.length_scale), float(kernel.amplitude)
+        return {"family": type(kernel).__name__, "length_scale_mm": scale, "amplitude_mm": amplitude}
+    return {"family": type(kernel).__name__, "kernels": [describe(part) for part in getattr(kernel, "kernels", ())]}
+
+
+def _loo_scores(reg: Registration) -> Any:
+    loo = leave_one_out(reg)
+    if loo is None:
+        return None
+    scored = scores.scores(np.asarray(loo.error), np.asarray(loo.chi2), np.asarray(loo.covariance))
+    coverage = {f"{100 * level:.0f}": share for level, share in zip(scores.LEVELS, scored.coverage, strict=True)}
+    return {"error_mm": scored.error_mm, "coverage": coverage, "nll": scored.nll}
