@@ -78,6 +78,8 @@ def register(
     noise: ArrayLike | None = None,
     align: str = "rigid",
     model: str = "endpoint",
+    length_scale: float | None = None,
+    amplitude: float | None = None,
 ) -> Registration:
     """Find the deformation that takes the moving landmarks to the fixed ones, and how sure it is everywhere.
 
@@ -90,12 +92,14 @@ def register(
             neither side has any, one estimated value.
         align: "none", "translation", "rigid", "similarity" or "affine"; its uncertainty is part of the posterior.
         model: "endpoint" (default), "pathwise" (the paper's figure) or "small" (small deformation, may fold).
+        length_scale, amplitude: of the kernel's family, mm: what is given is kept, the rest chosen by the evidence.
     """
     began = time.perf_counter()
     if model not in MODELS:
         raise ArgumentError(f"model: expected one of {', '.join(MODELS)}, found {model!r}")
     trend.check_kind(align)
     family, given = _check_kernel(kernel)
+    held = _check_held(given, length_scale, amplitude)
     pairs = match(_as_landmarks(moving), _as_landmarks(fixed))
     noises, used = _check_noise(pairs, noise)
     active = dataclasses.replace(pairs, moving=pairs.moving.take(used), fixed=pairs.fixed.take(used))
@@ -103,7 +107,7 @@ def register(
     for remark in before:  # at once: a fit to the wrong pairs may take long
         python_warnings.warn(remark, KunitaWarning, stacklevel=2)
     with jax.enable_x64(True):
-        fitted = _fit(active, family, given, noises, align, model)
+        fitted = _fit(active, family, given, held, noises, align, model)
     full_noise = np.full((len(pairs.moving), *fitted.noise.shape[1:]), np.inf)
     full_noise[used] = fitted.noise
     for remark in fitted.remarks:
@@ -130,6 +134,7 @@ def _fit(
     pairs: Pairs,
     family: type[AbstractProfile],
     kernel: AbstractKernel | None,
+    held: tuple[float | None, float | None],
     noises: tuple[np.ndarray, np.ndarray] | None,
     align: str,
     model: str,
@@ -146,7 +151,7 @@ def _fit(
     basis = np.asarray(free.basis(aligned))
     given = None if noises is None else noises[0] + start.matrix @ noises[1] @ start.matrix.T
     reach = float(np.sqrt(np.mean((f - x) ** 2)))
-    choice = evidence.choose_parameters(family, kernel, given, aligned, targets - aligned, basis, reach)
+    choice = evidence.choose_parameters(family, kernel, given, aligned, targets - aligned, basis, reach, held)
     observed = LandmarkObservations(x, targets, *(noises or (choice.noise, np.zeros((n, d, d)))))
     _refuse_contradictions(pairs, choice.noise)
     fit, settled = _solve(observed, choice.kernel, free, start, model)
@@ -197,6 +202,18 @@ def _check_kernel(
     if isinstance(kernel, type) and kernel in FAMILIES.values():
         return kernel, None
     raise ArgumentError(f"kernel: expected a kernel, or one of {', '.join(FAMILIES)}, found {kernel!r}")
+
+
+def _check_held(
+    kernel: AbstractKernel | None, length_scale: float | None, amplitude: float | None
+) -> tuple[float | None, float | None]:
+    """The kernel's parameters that are not to be chosen."""
+    for name, value in (("length_scale", length_scale), ("amplitude", amplitude)):
+        if value is not None and kernel is not None:
+            raise ArgumentError(f"{name}: the kernel that is given has its own; give a family such as 'matern52'")
+        if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < np.inf):
+            raise ArgumentError(f"{name}: expected a positive number (mm), found {value!r}")
+    return length_scale, amplitude
 
 
 def _check_noise(pairs: Pairs, noise: ArrayLike | None) -> tuple[tuple[np.ndarray, np.ndarray] | None, np.ndarray]:

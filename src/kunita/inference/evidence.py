@@ -104,6 +104,7 @@ def choose_parameters(
     displacements: np.ndarray,
     basis: np.ndarray,
     reach: float,
+    held: tuple[float | None, float | None] = (None, None),
 ) -> Choice:
     """Maximise the evidence of the small-deformation model over what is not given: σ and a, and the noise s.
 
@@ -115,17 +116,20 @@ def choose_parameters(
         displacements: (n, d) what is left to explain, F − x̃.
         basis: (n, d, b) the trend's basis at the positions.
         reach: size of the raw displacements, mm, to guess from where there is nothing to estimate with.
+        held: a length scale and an amplitude, mm, to keep; None to choose.
     """
     n, d = positions.shape
     data = (jnp.asarray(positions), jnp.asarray(displacements), jnp.asarray(basis))
     unit = np.ones(n) if noise is None else _isotropic(noise)
     start, box = _search_box(positions, displacements)
-    free = np.array([kernel is None, kernel is None, noise is None])
+    free = np.array([kernel is None and held[0] is None, kernel is None and held[1] is None, noise is None])
+    kept = np.array([np.nan if value is None else np.log(value) for value in (*held, None)])
+    start = np.where(np.isnan(kept), start, kept)
     names = np.array(["length scale", "amplitude", "noise"])
     best, decided = start, np.zeros(3, dtype=bool)
     if n * d - basis.shape[2] < 3:  # the alignment explains nearly everything: a guess, not a residual of zero
         size = float(np.ptp(positions, axis=0).max()) or reach or 1.0
-        best = np.log([size / 2, 0.05 * size, 0.02 * size])
+        best = np.where(np.isnan(kept), np.log([size / 2, 0.05 * size, 0.02 * size]), kept)
     elif free.any():
         bounds = np.where(free[:, None], box, start[:, None])
         loss = lambda theta: tuple(np.asarray(part) for part in _loss(family, kernel, theta, free, unit, data))

@@ -82,6 +82,11 @@ class Maps:
         covariance = self.field.on(lattice, columns.covariance)
         return covariance if what == "cov" else summarise(what, covariance)
 
+    def component(self, lattice: Lattice, k: int) -> np.ndarray:
+        """One component of the covariance, in the order xx, yx, yy, zx, zy, zz."""
+        first = _columns(self.grid.dimension).covariance.start + k
+        return self.field.on(lattice, slice(first, first + 1))[..., 0]
+
     def moving_covariances(self, lattice: Lattice) -> np.ndarray:
         """Covariance of the pre-images of a lattice's voxels in moving space, (…, d, d)."""
         return unpacked(self.field.on(lattice, _columns(self.grid.dimension).carried_back))

@@ -29,6 +29,7 @@ class Summary:
     align: str
     pairing: str
     n_landmarks: int
+    dimension: int
     initial_error_mm: float
     residual_mm: float
     loo: Any
@@ -86,6 +87,7 @@ def summary(
         align=reg.align,
         pairing=reg.pairing,
         n_landmarks=int(reg.used.sum()),
+        dimension=reg.fixed.dimension,
         initial_error_mm=float(before[reg.used].mean()),
         residual_mm=float(rows.residuals[reg.used].mean()),
         loo=_loo_scores(reg),

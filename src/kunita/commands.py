@@ -1,0 +1,410 @@
+"""What each command does: files → landmarks, images → register → outputs → files. Here the layers meet, nothing else."""
+
+import dataclasses
+import json
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kunita.cli import DONE, NOT_CONVERGED
+from kunita.console import Console
+from kunita.data.image import Grid
+from kunita.data.landmarks import Landmarks
+from kunita.errors import ArgumentError, FileError
+from kunita.io.frame_check import check_inside
+from kunita.io.frames import Frame
+from kunita.io.geometry_files import is_geometry, read_geometry, write_geometry
+from kunita.io.image_files import is_image, read_grid, read_image, write_image
+from kunita.io.landmark_files.files import FORMATS, read_tables, write_landmarks
+from kunita.io.landmark_files.table import LandmarkTable
+from kunita.io.result_folder import SUMMARY, check_result, find_record, result_folder
+from kunita.io.writing import check_writable
+
+
+def register(args: Namespace) -> int:
+    """`kunita register`."""
+    from kunita import results
+
+    console = Console(quiet=args.quiet, as_json=args.json)
+    with console.warnings():
+        moving, fixed = _read_sides(args, console)
+        request = _request(args, moving.dimension)
+        names, rename = results.output_names(request, moving.dimension), request.bids or (lambda name: name)
+        check_result(args.out, names, overwrite=args.overwrite, rename=rename)
+        remarks = _check_images(args, moving, fixed)
+        for remark in remarks:
+            console.warn(remark)
+        with (
+            console.progress() as tell,
+            result_folder(args.out, names, overwrite=args.overwrite, rename=rename) as folder,
+        ):
+            reg = _fit(args, moving.landmarks(), fixed.landmarks(), tell)
+            document = results.write_results(reg, request, folder, args.out, remarks, tell)
+    document["out"] = str(args.out)
+    console.answer(f"{reg.summary()}\n  written    {args.out}/ ({len(document['files'])} files)", document)
+    return DONE if reg.converged else NOT_CONVERGED
+
+
+def demo(args: Namespace) -> int:
+    """`kunita demo`."""
+    from kunita.demo import run_demo
+
+    return run_demo(args.out, args.seed, overwrite=args.overwrite, quiet=args.quiet, as_json=args.json)
+
+
+def predict(args: Namespace) -> int:
+    """`kunita predict`."""
+    from kunita.outputs.carry import carry_geometry, carry_landmarks
+
+    console, reg = Console(quiet=args.quiet, as_json=args.json), _load(args.result)
+    check_writable(args.out, overwrite=args.overwrite)
+    with console.warnings():
+        if is_geometry(args.points):
+            moved, values = carry_geometry(reg, read_geometry(args.points, frame=args.frame), inverse=args.inverse)
+            write_geometry(args.out, moved, values, overwrite=args.overwrite)
+            radius = np.asarray(values.radius)
+        else:
+            table = _one_table(args.points, args)
+            carried = carry_landmarks(reg, table.landmarks(), inverse=args.inverse)
+            write_landmarks(args.out, carried, format=_known_format(args.out), overwrite=args.overwrite)
+            radius = _radius(carried)
+    space = "moving" if args.inverse else "fixed"
+    text = (
+        f"{len(radius)} points in {space} space written to {args.out}; "
+        f"95 % radius {np.median(radius):.2f} mm (median), {radius.max():.2f} mm (largest)"
+    )
+    document = {"n": len(radius), "space": space, "median_radius95_mm": float(np.median(radius)),
+                "max_radius95_mm": float(radius.max()), "out": str(args.out)}  # fmt: skip
+    console.answer(text, document)
+    return DONE
+
+
+def warp(args: Namespace) -> int:
+    """`kunita warp`."""
+    from kunita.io.map_files import map_writer
+    from kunita.outputs.dense import slabs
+    from kunita.outputs.maps import pull_back
+    from kunita.outputs.warp import warped_slabs
+
+    console, reg = Console(quiet=args.quiet, as_json=args.json), _load(args.result)
+    check_writable(args.out, overwrite=args.overwrite)
+    interpolation = "nearest" if args.nearest else "cubic" if args.cubic else "linear"
+    with console.warnings(), console.progress() as tell:
+        image = read_image(args.image, spacing=args.spacing)
+        grid = _reference(args)
+        pulled = pull_back(reg, grid, inverse=args.inverse, progress=tell("evaluating the map"))
+        progress = tell(f"writing {args.out.name}")
+        writer = map_writer(args.out, grid, image.data.dtype, channels=image.channels, overwrite=args.overwrite)
+        with writer as write:
+            for slab, piece in zip(slabs(grid), warped_slabs(pulled, image, interpolation), strict=True):
+                write(piece)
+                progress((slab[-1][-1] + 1) / grid.shape[-1])
+    console.answer(f"{args.image} warped ({interpolation}) onto {_shape(grid)}: {args.out}", {"out": str(args.out)})
+    return DONE
+
+
+def uncertainty(args: Namespace) -> int:
+    """`kunita uncertainty`."""
+    from kunita.io.map_files import write_map
+    from kunita.outputs.maps import UNITS, maps
+
+    console, reg = Console(quiet=args.quiet, as_json=args.json), _load(args.result)
+    check_writable(args.out, overwrite=args.overwrite)
+    with console.warnings(), console.progress() as tell:
+        found = maps(reg, read_grid(args.reference, spacing=args.spacing), tell("evaluating the posterior"))
+        write_map(args.out, found, args.what, tell(f"writing {args.out.name}"), overwrite=args.overwrite)
+    text = f"{args.what} ({UNITS[args.what]}) on {_shape(found.grid)}: {args.out}"
+    console.answer(text, {"what": args.what, "units": UNITS[args.what], "out": str(args.out)})
+    return DONE
+
+
+def pool(args: Namespace) -> int:
+    """`kunita pool`."""
+    from kunita.data.raters import far_marks, pool_raters
+
+    console = Console(quiet=args.quiet, as_json=args.json)
+    check_writable(args.out, overwrite=args.overwrite)
+    with console.warnings():
+        raters = [_one_table(path, args).landmarks() for path in args.files]
+        pooled = pool_raters(raters, spread=args.spread)
+        for name, rater, distance in far_marks(raters):
+            console.warn(f"{args.files[rater].name}: landmark {name!r} is {distance:.1f} mm off and weighs less")
+        write_landmarks(args.out, pooled, format=_known_format(args.out), overwrite=args.overwrite)
+    spread = float(np.sqrt(np.mean(np.trace(pooled.covariances, axis1=1, axis2=2)) / pooled.dimension))
+    kind = "of a pooled point" if args.spread == "mean" else "of a single rater"
+    text = f"{len(pooled)} landmarks from {len(raters)} raters, sd {kind} {spread:.2f} mm: {args.out}"
+    console.answer(text, {"n_landmarks": len(pooled), "n_raters": len(raters), "sd_mm": spread, "out": str(args.out)})
+    return DONE
+
+
+def convert(args: Namespace) -> int:
+    """`kunita convert`."""
+    console = Console(quiet=args.quiet, as_json=args.json)
+    check_writable(args.out, overwrite=args.overwrite)
+    origin, goal = _frame_or_format(args.origin, "--from"), _frame_or_format(args.goal, "--to")
+    with console.warnings():
+        if is_geometry(args.input):
+            geometry = read_geometry(args.input, frame=origin.frame or args.frame)
+            write_geometry(args.out, geometry, frame=goal.frame, overwrite=args.overwrite)
+            n, what = len(geometry.points), "vertices"
+        elif is_image(args.input):
+            image = read_image(args.input, spacing=args.spacing)
+            write_image(args.out, image, overwrite=args.overwrite)
+            n, what = image.grid.size, "voxels"
+        else:
+            tables = _tables(args.input, args, frame=origin.frame or args.frame, format=origin.format or args.format)
+            chosen = tables[0] if len(tables) == 1 else tables
+            write_landmarks(args.out, chosen, frame=goal.frame, format=goal.format, overwrite=args.overwrite)
+            n, what = sum(len(table) for table in tables), "landmarks"
+    console.answer(f"{n} {what}: {args.input} → {args.out}", {"n": n, "what": what, "out": str(args.out)})
+    return DONE
+
+
+def info(args: Namespace) -> int:
+    """`kunita info`."""
+    console = Console(quiet=args.quiet, as_json=args.json)
+    with console.warnings():
+        document = _describe(args)
+    width = max(len(key) for key in document)
+    console.answer("\n".join(f"{key:<{width}}  {_readable(value)}" for key, value in document.items()), document)
+    return DONE
+
+
+# ------------------------------------------------------------------------------------------- from arguments to objects
+
+
+@dataclasses.dataclass(frozen=True)
+class _FrameOrFormat:
+    frame: Frame | None = None
+    format: str | None = None
+
+
+def _frame_or_format(text: str | None, option: str) -> _FrameOrFormat:
+    if text is None:
+        return _FrameOrFormat()
+    if text.upper() in Frame.__members__:
+        return _FrameOrFormat(frame=Frame[text.upper()])
+    if text.lower() in FORMATS:
+        return _FrameOrFormat(format=text.lower())
+    known = ", ".join((*Frame.__members__, *FORMATS))
+    raise ArgumentError(f"{option}: expected a frame or a format ({known}), found {text!r}")
+
+
+def _request(args: Namespace, dimension: int) -> Any:
+    from kunita.io.bids import bids_names
+    from kunita.results import Request
+
+    if args.labels and not args.fixed_image:
+        raise ArgumentError("--labels: expected a --fixed-image too, on whose grid the probabilities are")
+    names = None
+    if args.bids:
+        moving, fixed = args.moving_image or args.moving, args.fixed_image or args.fixed or args.moving
+        names = bids_names(moving, fixed)
+    return Request(
+        moving_image=args.moving_image, fixed_image=args.fixed_image, labels=args.labels, targets=args.targets,
+        target_frame=args.moving_frame or args.frame, spacing=args.spacing if dimension == 2 else None,
+        covariance=args.cov, nrrd=args.nrrd, nifti_xfm=args.nifti_xfm, figure=not args.no_report, bids=names,
+    )  # fmt: skip
+
+
+def _read_sides(args: Namespace, console: Console) -> tuple[LandmarkTable, LandmarkTable]:
+    """The moving and the fixed table: from two files, or from two volumes of one."""
+    moving_frame, fixed_frame = args.moving_frame or args.frame, args.fixed_frame or args.frame
+    if args.fixed is None or args.fixed == args.moving:
+        tables = _tables(args.moving, args, frame=moving_frame, image=args.moving_image)
+        order = [int(part) for part in args.volumes.split(",") if part.strip().isdigit()]
+        if len(order) != 2 or not all(1 <= k <= len(tables) for k in order) or order[0] == order[1]:
+            raise FileError(
+                f"{args.moving}: expected two volumes (--volumes {args.volumes}) or a second file, found {len(tables)}"
+            )
+        moving, fixed = (tables[k - 1] for k in order)
+    else:
+        moving = _one_table(args.moving, args, frame=moving_frame, image=args.moving_image)
+        fixed = _one_table(args.fixed, args, frame=fixed_frame, image=args.fixed_image)
+    for side, path, table in (("moving", args.moving, moving), ("fixed", args.fixed or args.moving, fixed)):
+        console.note(f"{side:<6} {path}: {len(table)} landmarks, {table.frame.value} ({table.stated})")
+        if table.names_problem:
+            console.note(f"       paired by order: {table.names_problem}")
+    return moving, fixed
+
+
+def _tables(path: Path, args: Namespace, **given: Any) -> tuple[LandmarkTable, ...]:
+    """All sets of landmarks in a file, read as the arguments say, or as is given here in their place."""
+    image = given.get("image", getattr(args, "image", None))
+    return read_tables(
+        path,
+        frame=given.get("frame", args.frame),
+        volume=getattr(args, "volume", None),
+        format=given.get("format", args.format),
+        spacing=args.spacing,
+        image=_grid_of(image, args.spacing) if image else None,
+        index_base=args.index_base,
+        axis_order=args.axis_order,
+        flip=args.flip,
+    )
+
+
+def _one_table(path: Path, args: Namespace, **given: Any) -> LandmarkTable:
+    tables = [table for table in _tables(path, args, **given) if len(table)]
+    if len(tables) != 1:
+        raise FileError(f"{path}: has {len(tables)} sets of landmarks; say which (--volume, or --volumes for register)")
+    return tables[0]
+
+
+def _grid_of(image: Path, spacing: Any) -> Grid:
+    """The grid of an image; a spacing is for pictures, a volume states its own."""
+    grid = read_grid(image)
+    return read_grid(image, spacing=spacing) if spacing is not None and grid.dimension == 2 else grid
+
+
+def _check_images(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable) -> tuple[str, ...]:
+    """Remarks on landmarks outside their image; a frame that cannot be is refused."""
+    sides = (("moving", args.moving_image, moving), ("fixed", args.fixed_image, fixed))
+    found = (
+        check_inside(table.landmarks(), _grid_of(image, args.spacing), side, image.name, table.frame)
+        for side, image, table in sides
+        if image
+    )
+    return tuple(remark for remark in found if remark)
+
+
+def _fit(args: Namespace, moving: Landmarks, fixed: Landmarks, tell: Callable[[str], Any]) -> Any:
+    from kunita.registration import register as fit
+
+    _keep_compiled()
+    tell("fitting (the first time for a number of landmarks, compiling takes some seconds)")
+    return fit(
+        moving, fixed, kernel=args.kernel, length_scale=args.length_scale, amplitude=args.amplitude,
+        noise=args.noise, align=args.align, model=args.model,
+    )  # fmt: skip
+
+
+def _load(result: Path) -> Any:
+    from kunita.io.registration_files import load
+
+    record = find_record(result)
+    _keep_compiled()
+    return load(record)
+
+
+def _keep_compiled() -> None:
+    """Keep compiled programs in the user's own cache: the next run starts at once."""
+    import jax
+    import platformdirs
+
+    jax.config.update("jax_compilation_cache_dir", platformdirs.user_cache_dir("kunita"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def _reference(args: Namespace) -> Grid:
+    """The grid that an image is warped onto: the reference's, or that of the image that was registered."""
+    if args.reference:
+        return _grid_of(args.reference, args.spacing)
+    record, side = find_record(args.result), "moving" if args.inverse else "fixed"
+    summary = record.with_name(record.name.replace("registration.h5", SUMMARY))
+    try:
+        grid = json.loads(summary.read_text(encoding="utf-8"))["grids"][side]
+        return Grid(grid["shape"], grid["affine"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"--reference: needed, since {args.result} was registered without a {side} image") from error
+
+
+def _known_format(path: Path) -> str | None:
+    """A .txt could be several things; everything else tells its format by its name."""
+    return "csv" if path.suffix.lower() == ".txt" else None
+
+
+def _radius(landmarks: Landmarks) -> np.ndarray:
+    from kunita.gaussians import ball_radius
+
+    return ball_radius(landmarks.covariances, 0.95)
+
+
+# ----------------------------------------------------------------------------------------------------- what a file is
+
+
+def _describe(args: Namespace) -> dict[str, Any]:
+    path = args.file
+    if not path.exists():
+        raise FileError(f"{path}: no such file")
+    if path.name.endswith("registration.h5") or (path.is_dir() and any(path.glob("**/*registration.h5"))):
+        return _describe_registration(path)
+    if path.suffix.lower() in (".h5", ".hdf5", ".tfm"):
+        return _describe_transform(path)
+    if is_geometry(path):
+        geometry = read_geometry(path, frame=args.frame)
+        low, high = geometry.points.min(axis=0), geometry.points.max(axis=0)
+        return {"file": str(path), "kind": type(geometry).__name__.lower(), "n_points": len(geometry.points),
+                "from_mm": low.tolist(), "to_mm": high.tolist()}  # fmt: skip
+    return _describe_image(path, args) if is_image(path) else _describe_landmarks(path, args)
+
+
+def _describe_registration(path: Path) -> dict[str, Any]:
+    reg = _load(path)
+    return {
+        "file": str(find_record(path)), "kind": "registration", "summary": reg.summary().splitlines(),
+    }  # fmt: skip
+
+
+def _describe_transform(path: Path) -> dict[str, Any]:
+    import SimpleITK as sitk
+
+    try:
+        transform = sitk.ReadTransform(str(path))
+    except RuntimeError as error:
+        raise FileError(f"{path}: neither a registration nor an ITK transform") from error
+    return {"file": str(path), "kind": "ITK transform", "type": transform.GetName(), "dimension": transform.GetDimension(),
+            "frame": "LPS", "maps": "points; an image is warped the other way"}  # fmt: skip
+
+
+def _describe_image(path: Path, args: Namespace) -> dict[str, Any]:
+    grid = _grid_of(path, args.spacing)
+    centre = grid.world((np.array(grid.shape) - 1) / 2)
+    return {"file": str(path), "kind": "image", "shape": list(grid.shape), "spacing_mm": grid.spacing.tolist(),
+            "axes": _axes(grid), "frame": "RAS" if grid.dimension == 3 else "IMAGE", "centre_mm": centre.tolist(),
+            "affine": grid.affine.tolist()}  # fmt: skip
+
+
+def _describe_landmarks(path: Path, args: Namespace) -> dict[str, Any]:
+    tables = _tables(path, args)
+    return {"file": str(path), "kind": "landmarks", "volumes": [_describe_table(table) for table in tables]}
+
+
+def _describe_table(table: LandmarkTable) -> dict[str, Any]:
+    points = table.points[table.defined]
+    return {
+        "n": len(table), "undefined": int((~table.defined).sum()), "dimension": table.dimension,
+        "frame": f"{table.frame.value} ({table.stated})",
+        "pairing": f"by order: {table.names_problem}" if table.names_problem else "by name",
+        "covariances": table.covariances is not None,
+        "from_mm": points.min(axis=0).tolist(), "to_mm": points.max(axis=0).tolist(),
+    }  # fmt: skip
+
+
+def _axes(grid: Grid) -> str:
+    """Where each axis of the voxels mostly points, such as RAS or LPS."""
+    if grid.dimension == 2:
+        return "x right, y down"
+    directions = grid.affine[:3, :3] / grid.spacing
+    strongest = np.argmax(np.abs(directions), axis=0)
+    letters = [("RL", "AP", "SI")[world][int(directions[world, k] < 0)] for k, world in enumerate(strongest)]
+    return "".join(letters)
+
+
+def _shape(grid: Grid) -> str:
+    return "×".join(str(n) for n in grid.shape)
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "; ".join(f"{key} {_readable(item)}" for key, item in value.items())
+    if isinstance(value, list) and value and isinstance(value[0], dict | list | str):
+        return "\n" + "\n".join(f"    {_readable(item)}" for item in value)
+    if isinstance(value, list):
+        return " ".join(_readable(item) for item in value)
+    return str(value)

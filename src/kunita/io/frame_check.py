@@ -1,0 +1,38 @@
+"""Do landmarks and image speak of the same space? A wrong flip of axes shows here, before it costs anything."""
+
+import numpy as np
+
+from kunita.data.image import Grid
+from kunita.data.landmarks import Landmarks
+from kunita.errors import LandmarkError
+from kunita.io.frames import Frame, flip_points
+
+TOUCHING = 1e-6
+
+
+def check_inside(landmarks: Landmarks, grid: Grid, side: str, image: str, frame: Frame) -> str | None:
+    """A remark that names the landmarks outside their image and how far, or None; refuse a frame that cannot be.
+
+    It is refused where most landmarks are outside as read, and most would be inside with x and y flipped.
+    """
+    if grid.dimension != landmarks.dimension:
+        raise LandmarkError(
+            f"{side}: the landmarks are {landmarks.dimension}-D, the image {image} is {grid.dimension}-D"
+        )
+    distances = grid.distance_outside(landmarks.points)
+    outside = np.flatnonzero(distances > TOUCHING)
+    if not outside.size:
+        return None
+    n = len(landmarks)
+    if 2 * len(outside) > n and landmarks.dimension == 3:
+        flipped = grid.distance_outside(flip_points(landmarks.points, Frame.LPS)) > TOUCHING
+        if 2 * flipped.sum() < n:
+            other = Frame.RAS if frame is Frame.LPS else Frame.LPS
+            raise LandmarkError(
+                f"{side}: {len(outside)} of {n} landmarks lie outside {image} when read as {frame.value}, "
+                f"{n - flipped.sum()} of {n} inside when read as {other.value}: these look like {other.value}; "
+                f"if so, say --{side}-frame {other.value}"
+            )
+    some = ", ".join(f"{landmarks.labels[i]} by {distances[i]:.1f} mm" for i in outside[:5])
+    more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
+    return f"{side}: {len(outside)} of {n} landmarks lie outside {image}: {some}{more}"

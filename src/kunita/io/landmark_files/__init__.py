@@ -1,0 +1,1 @@
+"""Landmark files: one module per outside convention; `files` has the doors."""

@@ -1,0 +1,95 @@
+"""Maps as files: NIfTI written slab by slab in 3-D, TIFF in 2-D."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kunita.data.image import Grid, Image
+from kunita.errors import FileError
+from kunita.io.frames import Frame, flip_covariances
+from kunita.io.image_files import slab_writer, write_image
+from kunita.io.nifti_slabs import Intent
+from kunita.outputs.dense import Progress, slabs
+from kunita.outputs.maps import Maps, packed
+from kunita.outputs.warp import warped_slabs
+
+Write = Callable[[np.ndarray], None]
+
+
+def map_suffix(dimension: int) -> str:
+    """.nii.gz in 3-D; .tif in 2-D, which holds floats and colours and opens everywhere."""
+    return ".nii.gz" if dimension == 3 else ".tif"
+
+
+@contextlib.contextmanager
+def map_writer(
+    path: Path, grid: Grid, dtype: Any, *, channels: bool = False, overwrite: bool = False
+) -> Iterator[Write]:
+    """What takes the slabs of a map one after the other; only a NIfTI file without channels is never held whole."""
+    if path.name.lower().endswith((".nii", ".nii.gz")) and not channels:
+        with slab_writer(path, grid, dtype, overwrite=overwrite) as write:
+            yield write
+        return
+    parts: list[np.ndarray] = []
+    yield parts.append
+    data = np.concatenate(parts, axis=grid.dimension - 1)
+    write_image(path, Image(data, grid.affine, channels), overwrite=overwrite)
+
+
+def write_map(path: Path, found: Maps, what: str, progress: Progress, *, overwrite: bool = False) -> None:
+    """One map of a registration."""
+    if what == "cov":
+        return write_covariance(path, found, progress, overwrite=overwrite)
+    with map_writer(path, found.grid, np.float32, overwrite=overwrite) as write:
+        for slab in slabs(found.grid):
+            write(found.on(slab, what).astype(np.float32))
+            progress((slab[-1][-1] + 1) / found.grid.shape[-1])
+    return None
+
+
+def write_covariance(path: Path, found: Maps, progress: Progress, *, overwrite: bool = False) -> None:
+    """The covariance as a vector of components xx, yx, yy, zx, zy, zz in the frame of the displacement files, LPS."""
+    d, grid = found.grid.dimension, found.grid
+    frame = Frame.LPS if d == 3 else Frame.IMAGE
+    signs = packed(flip_covariances(np.ones((d, d)), frame))
+    if d == 2:
+        data = np.concatenate([found.on(slab, "cov") for slab in slabs(grid)], axis=1)
+        return write_image(path, Image(data.astype(np.float32), grid.affine, channels=True), overwrite=overwrite)
+    if not path.name.lower().endswith((".nii", ".nii.gz")):
+        raise FileError.at(path, None, "a name that ends in .nii or .nii.gz for a covariance map", path.name)
+    with slab_writer(path, grid, np.float32, channels=len(signs), intent=Intent.VECTOR, overwrite=overwrite) as write:
+        for component, sign in enumerate(signs):
+            for slab in slabs(grid):
+                write((sign * found.component(slab, component)).astype(np.float32))
+            progress((component + 1) / len(signs))
+    return None
+
+
+def write_all_maps(
+    folder: Path, found: Maps, scalars: tuple[str, ...], image: Image | None, progress: Progress
+) -> None:
+    """The scalar maps, and the warped image if there is one, in a single pass over the grid."""
+    suffix, grid = map_suffix(found.grid.dimension), found.grid
+    names = {what: what if what == "jacobian" else f"uncertainty_{what}" for what in scalars}
+    with contextlib.ExitStack() as files:
+        write = {w: files.enter_context(map_writer(folder / f"{n}{suffix}", grid, np.float32)) for w, n in names.items()}
+        warp = files.enter_context(_warped_writer(folder / f"warped{suffix}", found, image))
+        for slab in slabs(grid):
+            for what in scalars:
+                write[what](found.on(slab, what).astype(np.float32))
+            warp()
+            progress((slab[-1][-1] + 1) / grid.shape[-1])
+
+
+@contextlib.contextmanager
+def _warped_writer(path: Path, found: Maps, image: Image | None) -> Iterator[Callable[[], None]]:
+    """What writes the next slab of the warped image, if there is one."""
+    if image is None:
+        yield lambda: None
+        return
+    pieces = warped_slabs(found.pull_back, image, "linear")
+    with map_writer(path, found.grid, image.data.dtype, channels=image.channels) as write:
+        yield lambda: write(next(pieces))

@@ -1,0 +1,56 @@
+"""A script that loads all files of a result into 3D Slicer."""
+
+from collections.abc import Sequence
+
+HEAD = '''"""Load this registration into 3D Slicer.
+
+In Slicer's Python console:  exec(open(r"/path/to/load_in_slicer.py").read())
+From a shell:                Slicer --python-script load_in_slicer.py
+(When started from the console, set FOLDER below if this file was moved.)
+"""
+
+import os
+
+import slicer
+
+FOLDER = os.path.dirname(os.path.abspath(__file__)) if "__file__" in globals() else r"{folder}"
+
+
+def path(name):
+    return os.path.join(FOLDER, name)
+
+
+def volume(name, title, colours=None, label=False):
+    """Load an image; a map gets a colour table and its own window."""
+    node = slicer.util.loadVolume(path(name), properties={{"name": title, "labelmap": label}})
+    if colours:
+        display = node.GetDisplayNode()
+        display.SetAndObserveColorNodeID(slicer.util.getNode(colours).GetID())
+        display.AutoWindowLevelOn()
+    return node
+
+
+'''
+
+LOADERS = {
+    "warped.nii.gz": 'volume({name!r}, "moving image, warped")',
+    "uncertainty_std.nii.gz": 'volume({name!r}, "standard deviation (mm)", "Viridis")',
+    "uncertainty_radius.nii.gz": 'volume({name!r}, "95 % radius (mm)", "Viridis")',
+    "uncertainty_fc.nii.gz": 'volume({name!r}, "Frobenius norm of the covariance (mm2)", "Viridis")',
+    "jacobian.nii.gz": 'volume({name!r}, "Jacobian determinant", "ColdToHotRainbow")',
+    "labels_probability.nii.gz": 'volume({name!r}, "label probability", "Inferno")',
+    "forward_xfm.h5": 'slicer.util.loadTransform(path({name!r})).SetName("moving image to fixed")',
+    "inverse_xfm.h5": 'slicer.util.loadTransform(path({name!r})).SetName("fixed image to moving")',
+    "predicted.mrk.json": 'slicer.util.loadMarkups(path({name!r})).SetName("landmarks, predicted")',
+    "targets.mrk.json": 'slicer.util.loadMarkups(path({name!r})).SetName("targets, predicted")',
+}
+"""How each file is loaded, in this order."""
+
+
+def slicer_script(folder: str, files: Sequence[tuple[str, str]], images: Sequence[str]) -> str:
+    """The script for the files of a result: pairs of usual name and name in the folder; `images` are the user's own."""
+    there = dict(files)
+    lines = [f"if os.path.exists({image!r}):\n    slicer.util.loadVolume({image!r})" for image in images]
+    lines += [call.format(name=there[usual]) for usual, call in LOADERS.items() if usual in there]
+    lines.append("slicer.util.resetSliceViews()")
+    return HEAD.format(folder=folder) + "\n".join(lines) + "\n"

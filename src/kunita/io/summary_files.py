@@ -1,0 +1,56 @@
+"""`summary.json` and `landmarks.csv`: a registration in numbers, for programs and for spreadsheets."""
+
+import csv
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kunita.io.frames import Frame
+from kunita.io.writing import complete
+from kunita.outputs.summary import LandmarkRows, Summary
+
+
+def summary_document(summary: Summary, **more: Any) -> Any:
+    """A summary as JSON: what is not a number (a leave-one-out that cannot be) is null."""
+    return _plain({**dataclasses.asdict(summary), **more})
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON document that every reader accepts."""
+    with complete(path) as partial:
+        text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+        partial.write_text(text + "\n", encoding="utf-8")
+
+
+def write_landmark_rows(path: Path, rows: LandmarkRows) -> None:
+    """One line per landmark pair, mm and mm², in memory's own frame, which the first line states."""
+    d = rows.fixed.shape[1]
+    frame, axes = (Frame.RAS if d == 3 else Frame.IMAGE), "xyz"[:d]
+    pairs = [(a, b) for a in range(d) for b in range(a, d)]
+    sides = [f"{side}_{axis}" for side in ("moving", "fixed", "predicted") for axis in axes]
+    covariance = [f"cov_{axes[a]}{axes[b]}" for a, b in pairs]
+    with complete(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# Kunita landmarks; CoordinateSystem = {frame.value}; Units = mm; covariances in mm2\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["name", *sides, *covariance, "residual", "loo_error", "loo_chi2", "suspect"])
+        for i, name in enumerate(rows.names):
+            numbers = [*rows.moving[i], *rows.fixed[i], *rows.predicted[i]]
+            numbers += [rows.covariances[i, a, b] for a, b in pairs]
+            numbers += [rows.residuals[i], rows.loo_errors[i], rows.loo_chi2[i]]
+            writer.writerow([name, *(f"{number:.6g}" for number in numbers), int(rows.suspect[i])])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(item) for item in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, np.integer | np.bool_):
+        return value.item()
+    return value

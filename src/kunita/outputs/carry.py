@@ -1,0 +1,43 @@
+"""Points, meshes and streamlines carried along by a registration, with the uncertainty of every vertex."""
+
+from typing import TypeVar
+
+import numpy as np
+
+from kunita.data.geometry import Mesh, Streamlines, VertexValues
+from kunita.data.landmarks import Landmarks
+from kunita.errors import LandmarkError
+from kunita.gaussians import GaussianPoints
+from kunita.registration import Registration
+
+LEVEL = 0.95
+
+Geometry = TypeVar("Geometry", Mesh, Streamlines)
+
+
+def carry_points(reg: Registration, points: np.ndarray, *, inverse: bool = False) -> GaussianPoints:
+    """Where points of the moving space are in fixed space (with `inverse`: of the fixed in moving), and how sure."""
+    if points.shape[1] != reg.fixed.dimension:
+        raise LandmarkError(f"points: expected {reg.fixed.dimension}-D, as the landmarks are, found {points.shape[1]}-D")
+    return reg.posterior.inverse(points) if inverse else reg.posterior.predict(points)
+
+
+def carry_landmarks(reg: Registration, landmarks: Landmarks, *, inverse: bool = False) -> Landmarks:
+    """Landmarks in the other space; their covariance is the registration's, their own carried over and added."""
+    arrived = carry_points(reg, landmarks.points, inverse=inverse)
+    covariances = np.asarray(arrived.covariance)
+    if landmarks.covariances is not None:
+        at = np.asarray(arrived.mean) if inverse else landmarks.points
+        jacobians = np.asarray(reg.posterior.jacobian(at))
+        jacobians = np.linalg.inv(jacobians) if inverse else jacobians
+        covariances = covariances + jacobians @ landmarks.covariances @ jacobians.swapaxes(1, 2)
+    return Landmarks(np.asarray(arrived.mean), landmarks.names, covariances, landmarks.undefined)
+
+
+def carry_geometry(
+    reg: Registration, geometry: Geometry, *, inverse: bool = False
+) -> tuple[Geometry, VertexValues]:
+    """A mesh or streamlines in the other space, and how sure each vertex is."""
+    arrived = carry_points(reg, geometry.points, inverse=inverse)
+    values = VertexValues(arrived.std, arrived.radius(LEVEL), np.asarray(arrived.covariance))
+    return geometry.with_points(np.asarray(arrived.mean)), values

@@ -1,0 +1,209 @@
+"""Everything that `kunita register` writes, from a registration and the files that it was asked for."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kunita.data.image import Grid, Image
+from kunita.data.landmarks import Landmarks
+from kunita.figures.overview import overview
+from kunita.io.bids import BidsNames, dataset_description, sidecar
+from kunita.io.geometry_files import is_geometry, read_geometry, write_geometry
+from kunita.io.image_files import read_grid, read_image
+from kunita.io.landmark_files.files import read_landmarks, write_landmarks
+from kunita.io.map_files import map_suffix, map_writer, write_all_maps, write_map
+from kunita.io.registration_files import save
+from kunita.io.result_folder import RECORD, SHARED, SUMMARY
+from kunita.io.slicer_script import slicer_script
+from kunita.io.summary_files import summary_document, write_json, write_landmark_rows
+from kunita.io.transform_files import write_transform
+from kunita.io.writing import complete
+from kunita.outputs import labels as label_maps
+from kunita.outputs.carry import carry_geometry, carry_landmarks
+from kunita.outputs.dense import Progress, slabs
+from kunita.outputs.maps import Maps, maps
+from kunita.outputs.summary import LandmarkRows, landmark_rows, summary
+from kunita.outputs.transforms import forward_transform, inverse_transform
+from kunita.registration import Registration
+
+SCALARS = ("fc", "std", "radius", "jacobian")
+SCRIPT = "load_in_slicer.py"
+
+Tell = Callable[[str], Progress]
+"""Told what begins; gives what is to be told how far it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to make beside the record: the user's files, and the forms that were asked for."""
+
+    moving_image: Path | None = None
+    fixed_image: Path | None = None
+    labels: Path | None = None
+    targets: Path | None = None
+    target_frame: str | None = None
+    spacing: Any = None
+    covariance: bool = False
+    nrrd: bool = False
+    nifti_xfm: bool = False
+    figure: bool = True
+    bids: BidsNames | None = None
+
+    @property
+    def transform_suffixes(self) -> tuple[str, ...]:
+        return (".h5", *((".nrrd",) if self.nrrd else ()), *((".nii.gz",) if self.nifti_xfm else ()))
+
+
+def output_names(request: Request, dimension: int) -> tuple[str, ...]:
+    """The names of all files that a request leads to, before anything is computed."""
+    image = map_suffix(dimension)
+    names = [RECORD, SUMMARY, "landmarks.csv", _points_name("predicted", dimension)]
+    names += [f"{side}_xfm{form}" for side in ("forward", "inverse") for form in request.transform_suffixes]
+    names += [SCRIPT] if dimension == 3 else []
+    if request.fixed_image:
+        names += [*(f"uncertainty_{what}{image}" for what in ("fc", "std", "radius")), f"jacobian{image}"]
+        names += [f"uncertainty_cov{image}"] if request.covariance else []
+        names += [f"warped{image}"] if request.moving_image else []
+        names += [f"labels_probability{image}"] if request.labels else []
+        names += ["overview.png"] if request.figure else []
+    names += [_target_name(request.targets, dimension)] if request.targets else []
+    return (*names, *(SHARED if request.bids else ()))
+
+
+def write_results(
+    reg: Registration, request: Request, folder: Path, place: Path, remarks: tuple[str, ...], tell: Tell
+) -> Any:
+    """Write all files into `folder` and give the summary; `place` is where they will be in the end."""
+    save(reg, folder / RECORD)
+    rows = landmark_rows(reg)
+    _write_points(reg, rows, folder)
+    remarks += _write_transforms(reg, request, folder, tell)
+    found, warped = None, None
+    if request.fixed_image:
+        grid = read_grid(request.fixed_image, spacing=request.spacing)
+        found = maps(reg, grid, tell("evaluating the posterior"))
+        warped = read_image(request.moving_image, spacing=request.spacing) if request.moving_image else None
+        write_all_maps(folder, found, SCALARS, warped, tell("writing the maps"))
+        remarks += _write_extra_maps(found, request, folder, tell)
+    targets = _write_targets(reg, request.targets, request.target_frame, folder) if request.targets else ()
+    if found is not None and request.figure:
+        _write_figure(reg, request, rows, found, warped, folder / "overview.png")
+    document = summary_document(summary(reg, rows, found, targets, remarks), **_provenance(request))
+    _write_last(request, folder, place, document)
+    return document
+
+
+def _write_points(reg: Registration, rows: LandmarkRows, folder: Path) -> None:
+    write_landmark_rows(folder / "landmarks.csv", rows)
+    predicted = Landmarks(rows.predicted, reg.moving.labels, rows.covariances)
+    write_landmarks(folder / _points_name("predicted", reg.fixed.dimension), predicted)
+
+
+def _write_transforms(reg: Registration, request: Request, folder: Path, tell: Tell) -> tuple[str, ...]:
+    """Both directions; remarks on those whose field could not be made exact enough."""
+    boxes = (_grid(request.fixed_image, request.spacing), _grid(request.moving_image, request.spacing))
+    transforms = {
+        "forward_xfm": forward_transform(reg, boxes[0], tell("transform of moving images")),
+        "inverse_xfm": inverse_transform(reg, boxes[1], tell("transform of fixed images")),
+    }
+    for name, transform in transforms.items():
+        for suffix in request.transform_suffixes:
+            write_transform(folder / f"{name}{suffix}", transform)
+    return tuple(
+        f"{name}: interpolating its field errs by up to {transform.error_mm:.2g} mm; for points use `kunita predict`"
+        for name, transform in transforms.items()
+        if not transform.good
+    )
+
+
+def _write_extra_maps(found: Maps, request: Request, folder: Path, tell: Tell) -> tuple[str, ...]:
+    suffix, remarks = map_suffix(found.grid.dimension), ()
+    if request.covariance:
+        write_map(folder / f"uncertainty_cov{suffix}", found, "cov", tell("covariance map"))
+    if request.labels:
+        remarks = _write_labels(found, request.labels, folder / f"labels_probability{suffix}", tell("label probability"))
+    if not found.field.good:
+        remarks += ("the maps vary faster than they could be computed: less exact than 0.01 mm near the landmarks",)
+    return remarks
+
+
+def _write_labels(found: Maps, labels_file: Path, path: Path, progress: Progress) -> tuple[str, ...]:
+    labels = read_image(labels_file)
+    values = label_maps.label_values(labels)
+    several = len(values) > 1
+    with map_writer(path, found.grid, np.float32, channels=several) as write:
+        for slab, part in zip(slabs(found.grid), label_maps.probability_slabs(found, labels), strict=True):
+            write(part if several else part[..., 0])
+            progress((slab[-1][-1] + 1) / found.grid.shape[-1])
+    order = ", ".join(str(value) for value in values)
+    return (f"{path.name}: one channel per label, in the order {order}",) if several else ()
+
+
+def _write_targets(reg: Registration, path: Path, frame: str | None, folder: Path) -> tuple[Any, ...]:
+    """The user's points of the moving space in fixed space, and what the summary says of them."""
+    name = _target_name(path, reg.fixed.dimension)
+    if is_geometry(path):
+        moved, values = carry_geometry(reg, read_geometry(path, frame=frame))
+        write_geometry(folder / name, moved, values)
+        middle, most = (float(f(values.radius)) for f in (np.median, np.max))
+        return ({"file": name, "n": len(moved.points), "median_radius95_mm": middle, "max_radius95_mm": most},)
+    points = read_landmarks(path, frame=frame)
+    carried, arrived = carry_landmarks(reg, points), reg.posterior.predict(points.points)
+    write_landmarks(folder / name, carried)
+    rows = zip(carried.labels, carried.points, arrived.std, arrived.radius(0.95), strict=True)
+    return tuple({"name": n, "position": x, "std_mm": float(s), "radius95_mm": float(r)} for n, x, s, r in rows)
+
+
+def _write_figure(
+    reg: Registration, request: Request, rows: LandmarkRows, found: Maps, moving: Image | None, path: Path
+) -> None:
+    assert request.fixed_image is not None
+    figure = overview(found, read_image(request.fixed_image, spacing=request.spacing), moving, rows)
+    with complete(path) as partial:
+        figure.savefig(partial, dpi=120)
+
+
+def _write_last(request: Request, folder: Path, place: Path, document: Any) -> None:
+    """The script for Slicer, sidecars, and the summary, which lists all of them."""
+    rename = request.bids or (lambda name: name)
+    if request.bids:
+        for file in sorted(folder.iterdir()):
+            text = sidecar(file.name, request.bids)
+            if text is not None:
+                write_json(folder / f"{file.name.partition('.')[0]}.json", text)
+        write_json(folder / SHARED[0], dataset_description())
+        (folder / SHARED[1]).write_text("**/xfm/\n", encoding="utf-8")
+    files = {file.name: Path(rename(file.name)) for file in sorted(folder.iterdir())}
+    if document["dimension"] == 3:
+        images = [str(path.absolute()) for path in (request.fixed_image, request.moving_image) if path]
+        home = (place / rename(SCRIPT)).parent.absolute()
+        script = slicer_script(str(home), [(usual, there.name) for usual, there in files.items()], images)
+        (folder / SCRIPT).write_text(script, encoding="utf-8")
+        files[SCRIPT] = Path(rename(SCRIPT))
+    document["files"] = [str(there) for usual, there in files.items() if usual not in SHARED]
+    write_json(folder / SUMMARY, document)
+
+
+def _provenance(request: Request) -> dict[str, Any]:
+    """What the maps were made on: `kunita warp` uses the same grids."""
+    sides = {"moving": request.moving_image, "fixed": request.fixed_image}
+    grids = {side: _grid(path, request.spacing) for side, path in sides.items()}
+    return {
+        "images": {side: str(path) if path else None for side, path in sides.items()},
+        "grids": {side: grid and {"shape": grid.shape, "affine": grid.affine} for side, grid in grids.items()},
+    }
+
+
+def _grid(path: Path | None, spacing: Any) -> Grid | None:
+    return read_grid(path, spacing=spacing) if path else None
+
+
+def _points_name(stem: str, dimension: int) -> str:
+    return f"{stem}.mrk.json" if dimension == 3 else f"{stem}.csv"
+
+
+def _target_name(path: Path, dimension: int) -> str:
+    return f"targets{path.suffix.lower()}" if is_geometry(path) else _points_name("targets", dimension)
