@@ -17,7 +17,7 @@ from kunita.errors import ArgumentError, FileError
 from kunita.io.frame_check import check_inside
 from kunita.io.frames import Frame
 from kunita.io.geometry_files import is_geometry, read_geometry, write_geometry
-from kunita.io.image_files import is_image, read_grid, read_image, write_image
+from kunita.io.image_files.files import is_image, read_grid, read_image, write_image
 from kunita.io.landmark_files.files import FORMATS, read_tables, write_landmarks
 from kunita.io.landmark_files.table import LandmarkTable
 from kunita.io.result_folder import SUMMARY, check_result, find_record, result_folder

@@ -12,7 +12,7 @@ from kunita.data.landmarks import Landmarks
 from kunita.figures.overview import overview
 from kunita.io.bids import BidsNames, dataset_description, sidecar
 from kunita.io.geometry_files import is_geometry, read_geometry, write_geometry
-from kunita.io.image_files import read_grid, read_image
+from kunita.io.image_files.files import read_grid, read_image
 from kunita.io.landmark_files.files import read_landmarks, write_landmarks
 from kunita.io.map_files import map_suffix, map_writer, write_all_maps, write_map
 from kunita.io.registration_files import save

@@ -62,7 +62,7 @@ class Deformation:
         away = points - CRANIOTOMY
         depth = -away @ APPROACH
         aside = np.sum(away**2, -1) - depth**2
-        share = (1 + np.exp(-35 / 12)) / (1 + np.exp(np.clip((depth - 35) / 12, -40, 40))) / (1 + aside / 45**2) ** 2
+        share = (1 + np.exp(-2)) / (1 + np.exp(np.clip((depth - 50) / 25, -40, 40))) / (1 + aside / 70**2) ** 2
         total = share[..., None] * self.sag
         for centre, push, radius in zip(self.centres, self.pushes, self.radii, strict=True):
             inside = np.maximum(1 - np.sum((points - centre) ** 2, -1) / radius**2, 0) ** 4
@@ -187,10 +187,10 @@ def brain_shift(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30, sp
 
 def _deformation(key: int, shift_mm: float) -> Deformation:
     rng = np.random.default_rng([key, 2])
-    centres = TUMOUR_CENTRE + rng.uniform(-30, 30, (5, 3)) - 12 * APPROACH
-    pushes = rng.standard_normal((5, 3)) * 0.10 * shift_mm
+    centres = TUMOUR_CENTRE + rng.uniform(-45, 45, (5, 3)) - 20 * APPROACH
+    pushes = rng.standard_normal((5, 3)) * 0.08 * shift_mm
     turn = _rotation(rng.standard_normal(3), np.deg2rad(rng.uniform(2, 4)))
-    return Deformation(shift_mm * GRAVITY, centres, pushes, rng.uniform(25, 40, 5), turn, rng.uniform(-3, 3, 3))
+    return Deformation(shift_mm * GRAVITY, centres, pushes, rng.uniform(40, 60, 5), turn, rng.uniform(-3, 3, 3))
 
 
 def _rotation(axis: np.ndarray, angle: float) -> np.ndarray:

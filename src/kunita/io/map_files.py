@@ -10,8 +10,8 @@ import numpy as np
 from kunita.data.image import Grid, Image
 from kunita.errors import FileError
 from kunita.io.frames import Frame, flip_covariances
-from kunita.io.image_files import slab_writer, write_image
-from kunita.io.nifti_slabs import Intent
+from kunita.io.image_files.files import slab_writer, write_image
+from kunita.io.image_files.nifti_slabs import Intent
 from kunita.outputs.dense import Progress, slabs
 from kunita.outputs.maps import Maps, packed
 from kunita.outputs.warp import warped_slabs

@@ -19,6 +19,9 @@ from kunita.io.frames import Frame, flip_covariances, flip_points
 STD, RADIUS, COVARIANCE = "std_mm", "radius95_mm", "covariance_mm2"
 """The names of a vertex's uncertainty in every format that has names."""
 
+SYMMETRIC = np.array([[0, 3, 5], [3, 1, 4], [5, 4, 2]])
+"""Where the entries of a tensor are among VTK's six: xx, yy, zz, xy, yz, xz."""
+
 
 def stated_frame(text: str) -> Frame | None:
     """The frame that a header or comment states, if it does."""

@@ -19,9 +19,9 @@ def summary_document(summary: Summary, **more: Any) -> Any:
     return _plain({**dataclasses.asdict(summary), **more})
 
 
-def write_json(path: Path, document: Any) -> None:
+def write_json(path: Path, document: Any, *, overwrite: bool = False) -> None:
     """Write a JSON document that every reader accepts."""
-    with complete(path) as partial:
+    with complete(path, overwrite=overwrite) as partial:
         text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
         partial.write_text(text + "\n", encoding="utf-8")
 

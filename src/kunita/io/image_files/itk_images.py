@@ -15,8 +15,8 @@ import SimpleITK as sitk  # noqa: N813
 from kunita.data.image import Image
 from kunita.errors import FileError, KunitaWarning
 from kunita.io.frames import Frame, flip_affine
-from kunita.io.stored_images import StoredImage, check_room, is_sheared, reason, refusing, stored_grid
-from kunita.io.text_headers import read_meta_header, read_nrrd_header
+from kunita.io.image_files.stored_images import StoredImage, check_room, is_sheared, reason, refusing, stored_grid
+from kunita.io.image_files.text_headers import read_meta_header, read_nrrd_header
 from kunita.io.writing import complete
 
 FRAMES = {2: Frame.IMAGE, 3: Frame.LPS}

@@ -12,8 +12,8 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
 from kunita.errors import FileError
-from kunita.io.itk_images import affine_of, declared_bytes, load, quiet, read_header, voxel_type
-from kunita.io.stored_images import LOOSE, SPARE, StoredImage, check_room, refusing, stored_grid
+from kunita.io.image_files.itk_images import affine_of, declared_bytes, load, quiet, read_header, voxel_type
+from kunita.io.image_files.stored_images import LOOSE, SPARE, StoredImage, check_room, refusing, stored_grid
 
 KIND = "DICOM image"
 SERIES, POSITION, ORIENTATION, PIXEL_SPACING = "0020|000e", "0020|0032", "0020|0037", "0028|0030"

@@ -13,8 +13,8 @@ import numpy as np
 
 from kunita.data.image import Grid, Image
 from kunita.errors import ArgumentError, FileError
-from kunita.io.nifti_slabs import slab_writer
-from kunita.io.stored_images import StoredImage
+from kunita.io.image_files.nifti_slabs import slab_writer
+from kunita.io.image_files.stored_images import StoredImage
 
 __all__ = ["is_image", "read_grid", "read_image", "slab_writer", "write_image"]
 
@@ -63,7 +63,7 @@ def is_image(path: str | os.PathLike) -> bool:
     place = Path(path)
     if place.is_dir() or _suffix(place) in (*NIFTI, *MINC, *NRRD, *META, *PICTURES):
         return True
-    from kunita.io.dicom_series import is_dicom
+    from kunita.io.image_files.dicom_series import is_dicom
 
     return place.is_file() and is_dicom(place)
 
@@ -81,18 +81,18 @@ def _open(path: Path) -> StoredImage:
 def _opener(path: Path) -> Callable[[Path], StoredImage]:
     """What reads a file's header, by the suffix; DICOM, whose files have any name, by its mark."""
     if _suffix(path) in NIFTI and path.is_file():
-        from kunita.io.nifti_images import open_nifti as opener
+        from kunita.io.image_files.nifti_images import open_nifti as opener
     elif _suffix(path) in MINC and path.is_file():
-        from kunita.io.minc_images import open_minc as opener
+        from kunita.io.image_files.minc_images import open_minc as opener
     elif _suffix(path) in NRRD and path.is_file():
-        from kunita.io.itk_images import open_nrrd as opener
+        from kunita.io.image_files.itk_images import open_nrrd as opener
     elif _suffix(path) in META and path.is_file():
-        from kunita.io.itk_images import open_meta as opener
+        from kunita.io.image_files.itk_images import open_meta as opener
     elif _suffix(path) in PICTURES and path.is_file():
-        from kunita.io.pictures import open_picture as opener
+        from kunita.io.image_files.pictures import open_picture as opener
     else:
-        from kunita.io.dicom_series import is_dicom
-        from kunita.io.dicom_series import open_series as opener
+        from kunita.io.image_files.dicom_series import is_dicom
+        from kunita.io.image_files.dicom_series import open_series as opener
 
         if not (path.is_dir() or is_dicom(path)):
             known = ", ".join((*NIFTI, *MINC, *NRRD, *META, *PICTURES))
@@ -102,11 +102,11 @@ def _opener(path: Path) -> Callable[[Path], StoredImage]:
 
 def _writer(suffix: str) -> Callable[..., None]:
     if suffix in NIFTI:
-        from kunita.io.nifti_images import write_nifti as writer
+        from kunita.io.image_files.nifti_images import write_nifti as writer
     elif suffix in PICTURES:
-        from kunita.io.pictures import write_picture as writer
+        from kunita.io.image_files.pictures import write_picture as writer
     else:
-        from kunita.io.itk_images import write_itk as writer
+        from kunita.io.image_files.itk_images import write_itk as writer
     return writer
 
 

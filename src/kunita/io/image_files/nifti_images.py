@@ -11,8 +11,8 @@ import numpy as np
 
 from kunita.data.image import Image
 from kunita.errors import FileError, KunitaWarning
-from kunita.io.nifti_slabs import Intent, slab_writer
-from kunita.io.stored_images import DEFLATE, StoredImage, check_room, refusing, stored_grid
+from kunita.io.image_files.nifti_slabs import Intent, slab_writer
+from kunita.io.image_files.stored_images import DEFLATE, StoredImage, check_room, refusing, stored_grid
 
 MILLIMETRES = (1.0, 1e3, 1.0, 1e-3)
 """Per unit of length, by its code: not stated (taken for mm), metre, millimetre, micrometre."""

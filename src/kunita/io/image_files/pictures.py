@@ -11,8 +11,8 @@ import numpy as np
 
 from kunita.data.image import Image
 from kunita.errors import FileError
-from kunita.io.itk_images import as_itk, declared_bytes, load, read_header, save
-from kunita.io.stored_images import LOOSE, SPARE, StoredImage, check_room, stored_grid
+from kunita.io.image_files.itk_images import as_itk, declared_bytes, load, read_header, save
+from kunita.io.image_files.stored_images import LOOSE, SPARE, StoredImage, check_room, stored_grid
 from kunita.io.writing import complete
 
 READERS = {

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from kunita.errors import FileError
-from kunita.io.stored_images import DEFLATE
+from kunita.io.image_files.stored_images import DEFLATE
 
 LONGEST = 2**20
 """Bytes of a header that are looked at."""

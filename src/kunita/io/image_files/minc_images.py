@@ -9,7 +9,7 @@ import nibabel
 import numpy as np
 
 from kunita.errors import FileError
-from kunita.io.stored_images import LOOSE, SPARE, StoredImage, check_room, refusing, stored_grid
+from kunita.io.image_files.stored_images import LOOSE, SPARE, StoredImage, check_room, refusing, stored_grid
 
 
 def open_minc(path: Path) -> StoredImage:

@@ -14,7 +14,7 @@ import numpy as np
 
 from kunita.data.image import Grid
 from kunita.errors import ArgumentError, FileError
-from kunita.io.stored_images import is_sheared
+from kunita.io.image_files.stored_images import is_sheared
 from kunita.io.writing import complete
 
 SPEED = 1

@@ -1,0 +1,118 @@
+"""The demo: a brain-shift case with a known truth, as the files a user would have, registered as a user would do it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kunita.console import Console
+from kunita.data.phantom import BrainShift, brain_shift
+from kunita.io.image_files.files import write_image
+from kunita.io.landmark_files.files import write_landmarks
+from kunita.io.registration_files import load
+from kunita.io.result_folder import RECORD, SUMMARY
+from kunita.io.summary_files import write_json
+from kunita.io.writing import check_writable
+from kunita.outputs.labels import label_values
+from kunita.registration import Registration
+
+FILES = ("mri.nii.gz", "ultrasound.nii.gz", "tumour.nii.gz", "mri.mrk.json", "ultrasound.mrk.json", "tumour-centre.csv")
+LEVELS = (0.50, 0.80, 0.95)
+NUM_PROBES = 2000
+
+
+def run_demo(out: Path, seed: int, *, overwrite: bool, quiet: bool, as_json: bool) -> int:
+    """Make the case, run `kunita register` on its files, and say how far the answer is from the truth."""
+    from kunita.cli import main
+
+    console = Console(quiet=quiet, as_json=as_json)
+    case_folder, result = out / "case", out / "result"
+    case_folder.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        check_writable(case_folder / name, overwrite=overwrite)
+    console.note("making a brain-shift case: MRI, ultrasound, 30 landmarks, a tumour")
+    case = brain_shift(seed)
+    write_case(case, case_folder, overwrite=overwrite)
+    command = register_command(case_folder, result)
+    console.note(f"$ kunita {' '.join(command)}")
+    status = main([*command, "--quiet", *(["--overwrite"] if overwrite else [])])
+    if not (result / SUMMARY).exists() or status not in (0, 3):
+        return status
+    truth = against_truth(case, load(result / RECORD), seed)
+    write_json(out / "truth.json", truth, overwrite=True)
+    summary = json.loads((result / SUMMARY).read_text(encoding="utf-8"))
+    console.answer("\n".join(_lines(truth, summary, out)), {**truth, "summary": summary})
+    return status
+
+
+def write_case(case: BrainShift, folder: Path, *, overwrite: bool) -> None:
+    """The files that a user would have."""
+    images = (case.moving_image, case.fixed_image, case.labels)
+    for name, image in zip(FILES[:3], images, strict=True):
+        write_image(folder / name, image, overwrite=overwrite)
+    for name, landmarks in zip(FILES[3:], (case.moving, case.fixed, tumour_centre(case)), strict=True):
+        write_landmarks(folder / name, landmarks, overwrite=overwrite)
+
+
+def tumour_centre(case: BrainShift) -> Any:
+    """The point that a surgeon would ask for."""
+    from kunita.data.landmarks import Landmarks
+
+    inside = np.argwhere(case.labels.data == label_values(case.labels)[0])
+    return Landmarks([case.labels.grid.world(inside.mean(axis=0))], ["tumour centre"])
+
+
+def register_command(case: Path, result: Path) -> list[str]:
+    """What a user would type after `kunita`."""
+    files = {name: str(case / name) for name in FILES}
+    return [
+        "register", files["mri.mrk.json"], files["ultrasound.mrk.json"], "--out", str(result),
+        "--moving-image", files["mri.nii.gz"], "--fixed-image", files["ultrasound.nii.gz"],
+        "--labels", files["tumour.nii.gz"], "--targets", files["tumour-centre.csv"],
+    ]  # fmt: skip
+
+
+def against_truth(case: BrainShift, reg: Registration, seed: int) -> dict[str, Any]:
+    """Errors and coverage at random places inside the ultrasound's fan and inside the tumour."""
+    rng = np.random.default_rng(seed)
+    seen = case.fixed_image.grid.world(rng.permutation(np.argwhere(case.fixed_image.data > 0))[:NUM_PROBES])
+    tumour = case.labels.grid.world(rng.permutation(np.argwhere(case.labels.data > 0))[:NUM_PROBES])
+    centre = tumour_centre(case).points
+    places = {"fan": case.truth.inverse(seen), "tumour": tumour, "tumour_centre": centre}
+    return {"seed": seed, **{name: _errors(case, reg, points) for name, points in places.items()}}
+
+
+def _errors(case: BrainShift, reg: Registration, moving: np.ndarray) -> dict[str, Any]:
+    true, found = case.truth.forward(moving), reg.posterior.predict(moving)
+    after = np.linalg.norm(found.mean - true, axis=1)
+    return {
+        "before_mm": float(np.linalg.norm(moving - true, axis=1).mean()),
+        "after_mm": float(after.mean()),
+        "worst_mm": float(after.max()),
+        "radius95_mm": float(found.radius(0.95).mean()),
+        "coverage": {f"{100 * level:.0f}": float(np.mean(after <= found.radius(level))) for level in LEVELS},
+    }
+
+
+def _lines(truth: dict[str, Any], summary: dict[str, Any], out: Path) -> Iterator[str]:
+    """The outcome in words."""
+    fan, tumour, centre = truth["fan"], truth["tumour"], truth["tumour_centre"]
+    yield "Brain shift: pre-operative MRI onto intra-operative ultrasound, 30 landmarks, truth known"
+    yield "                      before    after    promised (95 % within)   kept"
+    for name, part in (("where ultrasound sees", fan), ("in the tumour", tumour)):
+        kept = f"{100 * part['coverage']['95']:.0f} %"
+        yield f"  {name:<20}{part['before_mm']:5.1f} mm{part['after_mm']:6.1f} mm{part['radius95_mm']:12.1f} mm{kept:>19}"
+    yield (
+        f"  the tumour's centre was predicted {centre['after_mm']:.1f} mm from where it is, "
+        f"and said to be within {centre['radius95_mm']:.1f} mm"
+    )
+    loo = summary["loo"]
+    yield f"  without the truth one would see: {loo['error_mm']:.1f} mm, each landmark predicted from the others,"
+    yield f"  {100 * loo['coverage']['95']:.0f} % of them inside their 95 % region"
+    for remark in summary["warnings"]:
+        yield f"  warning: {remark}"
+    yield f"Look at     {out}/result/overview.png"
+    yield f"In Slicer   {out}/result/load_in_slicer.py"
+    yield f"Numbers     {out}/result/summary.json, {out}/result/landmarks.csv, {out}/truth.json"
