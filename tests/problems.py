@@ -1,5 +1,7 @@
 """Small problems with known answers, and the instances that laws are checked on."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,3 +99,40 @@ def grid(points, margin, spacing):
     low, high = points.min(0) - margin, points.max(0) + margin
     axes = [np.arange(a, b, spacing) for a, b in zip(low, high, strict=True)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, points.shape[1])
+
+
+@functools.cache
+def registered(d=3):
+    """A registration of 16 landmarks in a box of 60 mm with a rotation, a shift and a smooth deformation."""
+    rng = np.random.default_rng(7)
+    x = rng.uniform(0, 60, (16, d))
+    bent = x + 3 * np.sin(np.roll(x, 1, axis=1) / 15)
+    turned = (bent - 30) @ rotation_near_identity(d).T + 30 + np.arange(1, d + 1)
+    return kunita.register(x, turned, kernel=kunita.Gaussian(25.0, 4.0), noise=0.7)
+
+
+def rotation_near_identity(d):
+    """A rotation by 0.1 radian in the first two axes."""
+    turn = np.eye(d)
+    turn[:2, :2] = [[np.cos(0.1), -np.sin(0.1)], [np.sin(0.1), np.cos(0.1)]]
+    return turn
+
+
+def grid_around(direction, spacing=(1.5, 2.0, 2.5), middle=(30.0, 30.0, 30.0), side=60.0):
+    """A grid over the box of `registered` whose axes are the columns of `direction`."""
+    d = len(direction)
+    spacing = np.array(spacing[:d])
+    shape = np.ceil(side / spacing).astype(int) + 1
+    affine = np.eye(d + 1)
+    affine[:d, :d] = np.asarray(direction) * spacing
+    affine[:d, d] = np.array(middle[:d]) - affine[:d, :d] @ ((shape - 1) / 2)
+    return kunita.Grid(shape, affine)
+
+
+ORIENTATIONS = {
+    "RAS": np.eye(3),
+    "LAS": np.diag([-1.0, 1.0, 1.0]),
+    "LPS": np.diag([-1.0, -1.0, 1.0]),
+    "PIR": np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]]),
+    "oblique": rotation(3, seed=3),
+}

@@ -2,12 +2,15 @@
 
 The way the data flow:
 
+    read_landmarks, read_image    files of many formats; in memory RAS mm, always (2-D: x right, y down)
     Landmarks, Landmarks          what was marked, in moving and in fixed space
       → register(moving, fixed)   pairs, aligns, chooses a kernel and a noise, solves
         → kernel                  the prior: a Brownian flow of diffeomorphisms
         → shoot, transport        the mean flow, and any point along it
         → moments, simulate       the uncertainty of the flow, in closed form and by simulation
       → Posterior                 predict, inverse, covariance, jacobian, sample, leave_one_out
+      → uncertainty_map, warp_image, label_probability      on whole grids
+      → write_transform, write_image, write_landmarks       files that other programs open
     save, load                    the whole record in one file
 
 Nothing is imported until it is used.
@@ -36,8 +39,21 @@ _HOME = {
     "LeaveOneOut": "kunita.posterior",
     "Posterior": "kunita.posterior",
     "Landmarks": "kunita.data.landmarks",
+    "pool_raters": "kunita.data.raters",
+    "Grid": "kunita.data.image",
+    "Image": "kunita.data.image",
+    "read_landmarks": "kunita.io.landmark_files.files",
+    "write_landmarks": "kunita.io.landmark_files.files",
+    "read_image": "kunita.io.image_files.files",
+    "write_image": "kunita.io.image_files.files",
     "Registration": "kunita.registration",
     "register": "kunita.registration",
+    "uncertainty_map": "kunita.outputs.maps",
+    "warp_image": "kunita.outputs.warp",
+    "label_probability": "kunita.outputs.labels",
+    "forward_transform": "kunita.outputs.transforms",
+    "inverse_transform": "kunita.outputs.transforms",
+    "write_transform": "kunita.io.transform_files",
     "save": "kunita.io.registration_files",
     "load": "kunita.io.registration_files",
     "KunitaError": "kunita.errors",

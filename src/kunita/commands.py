@@ -1,4 +1,4 @@
-"""What each command does: files → landmarks, images → register → outputs → files. Here the layers meet, nothing else."""
+"""What each command does: files → landmarks, images → register → outputs → files. Here the layers meet."""
 
 import dataclasses
 import json
@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kunita.cli import DONE, NOT_CONVERGED
 from kunita.console import Console
 from kunita.data.image import Grid
 from kunita.data.landmarks import Landmarks
-from kunita.errors import ArgumentError, FileError
+from kunita.errors import ArgumentError, ExitStatus, FileError
 from kunita.io.frame_check import check_inside
 from kunita.io.frames import Frame
-from kunita.io.geometry_files import is_geometry, read_geometry, write_geometry
+from kunita.io.geometry_files.files import is_geometry, read_geometry, write_geometry
 from kunita.io.image_files.files import is_image, read_grid, read_image, write_image
 from kunita.io.landmark_files.files import FORMATS, read_tables, write_landmarks
 from kunita.io.landmark_files.table import LandmarkTable
@@ -45,14 +44,7 @@ def register(args: Namespace) -> int:
             document = results.write_results(reg, request, folder, args.out, remarks, tell)
     document["out"] = str(args.out)
     console.answer(f"{reg.summary()}\n  written    {args.out}/ ({len(document['files'])} files)", document)
-    return DONE if reg.converged else NOT_CONVERGED
-
-
-def demo(args: Namespace) -> int:
-    """`kunita demo`."""
-    from kunita.demo import run_demo
-
-    return run_demo(args.out, args.seed, overwrite=args.overwrite, quiet=args.quiet, as_json=args.json)
+    return ExitStatus.DONE if reg.converged else ExitStatus.NOT_CONVERGED
 
 
 def predict(args: Namespace) -> int:
@@ -79,7 +71,7 @@ def predict(args: Namespace) -> int:
     document = {"n": len(radius), "space": space, "median_radius95_mm": float(np.median(radius)),
                 "max_radius95_mm": float(radius.max()), "out": str(args.out)}  # fmt: skip
     console.answer(text, document)
-    return DONE
+    return ExitStatus.DONE
 
 
 def warp(args: Namespace) -> int:
@@ -103,7 +95,7 @@ def warp(args: Namespace) -> int:
                 write(piece)
                 progress((slab[-1][-1] + 1) / grid.shape[-1])
     console.answer(f"{args.image} warped ({interpolation}) onto {_shape(grid)}: {args.out}", {"out": str(args.out)})
-    return DONE
+    return ExitStatus.DONE
 
 
 def uncertainty(args: Namespace) -> int:
@@ -118,7 +110,7 @@ def uncertainty(args: Namespace) -> int:
         write_map(args.out, found, args.what, tell(f"writing {args.out.name}"), overwrite=args.overwrite)
     text = f"{args.what} ({UNITS[args.what]}) on {_shape(found.grid)}: {args.out}"
     console.answer(text, {"what": args.what, "units": UNITS[args.what], "out": str(args.out)})
-    return DONE
+    return ExitStatus.DONE
 
 
 def pool(args: Namespace) -> int:
@@ -137,7 +129,7 @@ def pool(args: Namespace) -> int:
     kind = "of a pooled point" if args.spread == "mean" else "of a single rater"
     text = f"{len(pooled)} landmarks from {len(raters)} raters, sd {kind} {spread:.2f} mm: {args.out}"
     console.answer(text, {"n_landmarks": len(pooled), "n_raters": len(raters), "sd_mm": spread, "out": str(args.out)})
-    return DONE
+    return ExitStatus.DONE
 
 
 def convert(args: Namespace) -> int:
@@ -160,7 +152,7 @@ def convert(args: Namespace) -> int:
             write_landmarks(args.out, chosen, frame=goal.frame, format=goal.format, overwrite=args.overwrite)
             n, what = sum(len(table) for table in tables), "landmarks"
     console.answer(f"{n} {what}: {args.input} → {args.out}", {"n": n, "what": what, "out": str(args.out)})
-    return DONE
+    return ExitStatus.DONE
 
 
 def info(args: Namespace) -> int:
@@ -170,7 +162,7 @@ def info(args: Namespace) -> int:
         document = _describe(args)
     width = max(len(key) for key in document)
     console.answer("\n".join(f"{key:<{width}}  {_readable(value)}" for key, value in document.items()), document)
-    return DONE
+    return ExitStatus.DONE
 
 
 # ------------------------------------------------------------------------------------------- from arguments to objects
@@ -309,7 +301,9 @@ def _reference(args: Namespace) -> Grid:
         grid = json.loads(summary.read_text(encoding="utf-8"))["grids"][side]
         return Grid(grid["shape"], grid["affine"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArgumentError(f"--reference: needed, since {args.result} was registered without a {side} image") from error
+        raise ArgumentError(
+            f"--reference: needed, since {args.result} was registered without a {side} image"
+        ) from error
 
 
 def _known_format(path: Path) -> str | None:
@@ -356,8 +350,9 @@ def _describe_transform(path: Path) -> dict[str, Any]:
         transform = sitk.ReadTransform(str(path))
     except RuntimeError as error:
         raise FileError(f"{path}: neither a registration nor an ITK transform") from error
-    return {"file": str(path), "kind": "ITK transform", "type": transform.GetName(), "dimension": transform.GetDimension(),
-            "frame": "LPS", "maps": "points; an image is warped the other way"}  # fmt: skip
+    return {"file": str(path), "kind": "ITK transform", "type": transform.GetName(),
+            "dimension": transform.GetDimension(), "frame": "LPS",
+            "maps": "points; an image is warped the other way"}  # fmt: skip
 
 
 def _describe_image(path: Path, args: Namespace) -> dict[str, Any]:

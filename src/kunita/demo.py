@@ -1,13 +1,17 @@
 """The demo: a brain-shift case with a known truth, as the files a user would have, registered as a user would do it."""
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kunita.arguments import parser
+from kunita.commands import register
 from kunita.console import Console
+from kunita.data.landmarks import Landmarks
 from kunita.data.phantom import BrainShift, brain_shift
 from kunita.io.image_files.files import write_image
 from kunita.io.landmark_files.files import write_landmarks
@@ -23,27 +27,23 @@ LEVELS = (0.50, 0.80, 0.95)
 NUM_PROBES = 2000
 
 
-def run_demo(out: Path, seed: int, *, overwrite: bool, quiet: bool, as_json: bool) -> int:
-    """Make the case, run `kunita register` on its files, and say how far the answer is from the truth."""
-    from kunita.cli import main
-
-    console = Console(quiet=quiet, as_json=as_json)
-    case_folder, result = out / "case", out / "result"
+def demo(args: Namespace) -> int:
+    """`kunita demo`: make the case, run `kunita register` on its files, and compare with the truth."""
+    console = Console(quiet=args.quiet, as_json=args.json)
+    case_folder, result = args.out / "case", args.out / "result"
     case_folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
-        check_writable(case_folder / name, overwrite=overwrite)
+        check_writable(case_folder / name, overwrite=args.overwrite)
     console.note("making a brain-shift case: MRI, ultrasound, 30 landmarks, a tumour")
-    case = brain_shift(seed)
-    write_case(case, case_folder, overwrite=overwrite)
+    case = brain_shift(args.seed)
+    write_case(case, case_folder, overwrite=args.overwrite)
     command = register_command(case_folder, result)
     console.note(f"$ kunita {' '.join(command)}")
-    status = main([*command, "--quiet", *(["--overwrite"] if overwrite else [])])
-    if not (result / SUMMARY).exists() or status not in (0, 3):
-        return status
-    truth = against_truth(case, load(result / RECORD), seed)
-    write_json(out / "truth.json", truth, overwrite=True)
+    status = register(parser().parse_args([*command, "--quiet", *(["--overwrite"] if args.overwrite else [])]))
+    truth = against_truth(case, load(result / RECORD), args.seed)
+    write_json(args.out / "truth.json", truth, overwrite=True)
     summary = json.loads((result / SUMMARY).read_text(encoding="utf-8"))
-    console.answer("\n".join(_lines(truth, summary, out)), {**truth, "summary": summary})
+    console.answer("\n".join(_lines(truth, summary, args.out)), {**truth, "summary": summary})
     return status
 
 
@@ -56,10 +56,8 @@ def write_case(case: BrainShift, folder: Path, *, overwrite: bool) -> None:
         write_landmarks(folder / name, landmarks, overwrite=overwrite)
 
 
-def tumour_centre(case: BrainShift) -> Any:
+def tumour_centre(case: BrainShift) -> Landmarks:
     """The point that a surgeon would ask for."""
-    from kunita.data.landmarks import Landmarks
-
     inside = np.argwhere(case.labels.data == label_values(case.labels)[0])
     return Landmarks([case.labels.grid.world(inside.mean(axis=0))], ["tumour centre"])
 
@@ -100,10 +98,10 @@ def _lines(truth: dict[str, Any], summary: dict[str, Any], out: Path) -> Iterato
     """The outcome in words."""
     fan, tumour, centre = truth["fan"], truth["tumour"], truth["tumour_centre"]
     yield "Brain shift: pre-operative MRI onto intra-operative ultrasound, 30 landmarks, truth known"
-    yield "                      before    after    promised (95 % within)   kept"
+    yield f"  {'':<24}{'before':>9}{'after':>9}{'95 % within':>14}{'true for':>11}"
     for name, part in (("where ultrasound sees", fan), ("in the tumour", tumour)):
-        kept = f"{100 * part['coverage']['95']:.0f} %"
-        yield f"  {name:<20}{part['before_mm']:5.1f} mm{part['after_mm']:6.1f} mm{part['radius95_mm']:12.1f} mm{kept:>19}"
+        numbers = f"{part['before_mm']:6.1f} mm{part['after_mm']:6.1f} mm{part['radius95_mm']:11.1f} mm"
+        yield f"  {name:<24}{numbers}{100 * part['coverage']['95']:9.0f} %"
     yield (
         f"  the tumour's centre was predicted {centre['after_mm']:.1f} mm from where it is, "
         f"and said to be within {centre['radius95_mm']:.1f} mm"

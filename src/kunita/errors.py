@@ -61,3 +61,13 @@ class Outcome(enum.Enum):
     @property
     def converged(self) -> bool:
         return self is Outcome.CONVERGED
+
+
+class ExitStatus(enum.IntEnum):
+    """How a command ended."""
+
+    DONE = 0
+    BUG = 1
+    REFUSED = 2
+    NOT_CONVERGED = 3
+    STOPPED = 130

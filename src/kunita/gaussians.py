@@ -35,7 +35,7 @@ class GaussianPoints(eqx.Module):
 
 
 def ball_radius(covariances: np.ndarray, level: float) -> np.ndarray:
-    """R with P(|e| ≤ r) = level for e ~ N(0, Λ): the ball around the mean, not the longest half-axis of an ellipsoid."""
+    """R with P(|e| ≤ r) = level for e ~ N(0, Λ): the ball around the mean, not the longest half-axis of a region."""
     return ball_radius_of_variances(np.linalg.eigvalsh(covariances), level)
 
 

@@ -37,7 +37,7 @@ class LeaveOneOut(eqx.Module):
 
 
 class Preimage(eqx.Module):
-    """Where fixed points come from, the map's Jacobian there, and the covariance with which they arrive, fixed space."""
+    """Where fixed points come from, the map's Jacobian there, and the covariance they arrive with, in fixed space."""
 
     points: Float[Array, "m d"]
     jacobians: Float[Array, "m d d"]

@@ -11,7 +11,7 @@ from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks
 from kunita.figures.overview import overview
 from kunita.io.bids import BidsNames, dataset_description, sidecar
-from kunita.io.geometry_files import is_geometry, read_geometry, write_geometry
+from kunita.io.geometry_files.files import is_geometry, read_geometry, write_geometry
 from kunita.io.image_files.files import read_grid, read_image
 from kunita.io.landmark_files.files import read_landmarks, write_landmarks
 from kunita.io.map_files import map_suffix, map_writer, write_all_maps, write_map
@@ -120,11 +120,14 @@ def _write_transforms(reg: Registration, request: Request, folder: Path, tell: T
 
 
 def _write_extra_maps(found: Maps, request: Request, folder: Path, tell: Tell) -> tuple[str, ...]:
-    suffix, remarks = map_suffix(found.grid.dimension), ()
+    suffix = map_suffix(found.grid.dimension)
+    remarks: tuple[str, ...] = ()
     if request.covariance:
         write_map(folder / f"uncertainty_cov{suffix}", found, "cov", tell("covariance map"))
     if request.labels:
-        remarks = _write_labels(found, request.labels, folder / f"labels_probability{suffix}", tell("label probability"))
+        remarks = _write_labels(
+            found, request.labels, folder / f"labels_probability{suffix}", tell("label probability")
+        )
     if not found.field.good:
         remarks += ("the maps vary faster than they could be computed: less exact than 0.01 mm near the landmarks",)
     return remarks

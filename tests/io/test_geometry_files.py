@@ -19,7 +19,7 @@ from vtkmodules.vtkIOXML import vtkXMLPolyDataReader, vtkXMLPolyDataWriter
 from kunita.data.geometry import Attribute, Cells, Mesh, Role, Streamlines, VertexValues, cells_of
 from kunita.data.image import Grid
 from kunita.errors import ArgumentError, FileError, KunitaWarning
-from kunita.io.geometry_files import is_geometry, read_geometry, write_geometry
+from kunita.io.geometry_files.files import is_geometry, read_geometry, write_geometry
 
 RNG = np.random.default_rng(7)
 POINTS = np.round(RNG.normal(scale=30.0, size=(6, 3)), 2)
@@ -707,7 +707,7 @@ def test_nothing_is_written_when_a_file_next_to_it_is_in_the_way(tmp_path, suffi
 
 def test_importing_the_doors_imports_nothing_heavy():
     code = (
-        "import sys, kunita.io.geometry_files;"
+        "import sys, kunita.io.geometry_files.files;"
         "print([m for m in ('jax', 'vtkmodules', 'nibabel', 'scipy', 'SimpleITK') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

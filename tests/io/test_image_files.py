@@ -12,7 +12,7 @@ import zlib
 import nibabel
 import numpy as np
 import pytest
-import SimpleITK as sitk  # noqa: N813
+import SimpleITK as sitk
 
 from kunita.data.image import Grid, Image
 from kunita.errors import ArgumentError, FileError, KunitaWarning

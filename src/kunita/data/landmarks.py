@@ -119,8 +119,8 @@ def _match_by_order(moving: Landmarks, fixed: Landmarks) -> Pairs:
         raise LandmarkError("no pair: at every place of the two lists one landmark or the other is undefined")
     lonely = tuple(str(place + 1) for place in sorted({*moving.places} ^ {*fixed.places}))
     names = [str(place + 1) for place in common] if lonely else None
-    kept = (side.take([side.places.index(place) for place in common]) for side in (moving, fixed))
-    return Pairs(*(dataclasses.replace(side, names=names) for side in kept), pairing="order", unmatched=lonely)
+    kept = lambda side: dataclasses.replace(side.take([side.places.index(place) for place in common]), names=names)
+    return Pairs(kept(moving), kept(fixed), "order", lonely)
 
 
 def check_covariances(covariances: np.ndarray, shape: tuple[int, ...], what: str, labels: Sequence[str]) -> None:

@@ -136,7 +136,7 @@ def _shrunk(scatters: np.ndarray, freedom: np.ndarray) -> np.ndarray:
 
 
 def _log_marginal(m: float, common: np.ndarray, scatters: np.ndarray, freedom: np.ndarray) -> float:
-    """log p(S | m): scatters are Wishart given Σᵢ, which are inverse Wishart of mean Σ₀ and ν = m + d + 1."""
+    """Log p(S | m): scatters are Wishart given Σᵢ, which are inverse Wishart of mean Σ₀ and ν = m + d + 1."""
     d = len(common)
     nu, psi = m + d + 1, m * common
     inside = nu * np.linalg.slogdet(psi)[1] - (nu + freedom) * np.linalg.slogdet(psi + scatters)[1]

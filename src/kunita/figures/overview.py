@@ -27,7 +27,7 @@ def overview(found: Maps, fixed: Image, moving: Image | None, rows: LandmarkRows
     planes = [plane(grid, axis, centre[axis]) if axis is not None else _everything(grid) for axis, _ in views]
     top = float(np.quantile(np.concatenate([found.on(p, "radius").ravel() for p in planes]), 0.98))
     for row, ((axis, title), lattice) in enumerate(zip(views, planes, strict=True)):
-        pictures = [(_cut(fixed, lattice), "gray", None)]
+        pictures: list[tuple[np.ndarray, str, float | None]] = [(_cut(fixed, lattice), "gray", None)]
         if moving is not None:
             index = moving.grid.index(found.pull_back.origins(lattice))
             pictures.append((interpolator(moving, "linear")(index), "gray", None))

@@ -75,7 +75,9 @@ def write_all_maps(
     suffix, grid = map_suffix(found.grid.dimension), found.grid
     names = {what: what if what == "jacobian" else f"uncertainty_{what}" for what in scalars}
     with contextlib.ExitStack() as files:
-        write = {w: files.enter_context(map_writer(folder / f"{n}{suffix}", grid, np.float32)) for w, n in names.items()}
+        write = {
+            w: files.enter_context(map_writer(folder / f"{n}{suffix}", grid, np.float32)) for w, n in names.items()
+        }
         warp = files.enter_context(_warped_writer(folder / f"warped{suffix}", found, image))
         for slab in slabs(grid):
             for what in scalars:

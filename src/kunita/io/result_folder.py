@@ -47,9 +47,7 @@ def result_folder(
                 folder.rmdir()
 
 
-def check_result(
-    target: Path, names: Sequence[str], *, overwrite: bool, rename: Rename = lambda name: name
-) -> None:
+def check_result(target: Path, names: Sequence[str], *, overwrite: bool, rename: Rename = lambda name: name) -> None:
     """Refuse a folder that cannot be written to, or that has a result already, before anything is computed."""
     if target.exists() and not target.is_dir():
         raise FileError(f"{target}: expected a folder, found a file")

@@ -28,7 +28,9 @@ def write_transform(path: str | os.PathLike, transform: CompositeTransform, *, o
                ".nii.gz": _write_nifti, ".nrrd": _write_nrrd}  # fmt: skip
     suffix = next((suffix for suffix in writers if name.endswith(suffix)), None)
     if suffix is None:
-        raise FileError(f"{path}: expected a transform file ({', '.join(writers)}), found the suffix {Path(path).suffix!r}")
+        raise FileError(
+            f"{path}: expected a transform file ({', '.join(writers)}), found the suffix {Path(path).suffix!r}"
+        )
     with complete(path, overwrite=overwrite) as partial:
         try:
             writers[suffix](partial, transform)
@@ -79,7 +81,7 @@ def _field_image(grid: Grid, displacement: np.ndarray, dtype: type) -> Any:
     import SimpleITK as sitk
 
     d, frame = grid.dimension, _frame(grid)
-    vectors = frames.flip_points(displacement, frame).astype(dtype)
+    vectors: np.ndarray = np.asarray(frames.flip_points(displacement, frame), dtype)
     image = sitk.GetImageFromArray(np.ascontiguousarray(np.swapaxes(vectors, 0, d - 1)), isVector=True)
     affine = frames.flip_affine(grid.affine, frame)
     image.SetOrigin(affine[:d, d].tolist())

@@ -1,6 +1,6 @@
 """Points, meshes and streamlines carried along by a registration, with the uncertainty of every vertex."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,13 +12,15 @@ from kunita.registration import Registration
 
 LEVEL = 0.95
 
-Geometry = TypeVar("Geometry", Mesh, Streamlines)
+Geometry = TypeVar("Geometry", bound=Mesh | Streamlines)
 
 
 def carry_points(reg: Registration, points: np.ndarray, *, inverse: bool = False) -> GaussianPoints:
     """Where points of the moving space are in fixed space (with `inverse`: of the fixed in moving), and how sure."""
     if points.shape[1] != reg.fixed.dimension:
-        raise LandmarkError(f"points: expected {reg.fixed.dimension}-D, as the landmarks are, found {points.shape[1]}-D")
+        raise LandmarkError(
+            f"points: expected {reg.fixed.dimension}-D, as the landmarks are, found {points.shape[1]}-D"
+        )
     return reg.posterior.inverse(points) if inverse else reg.posterior.predict(points)
 
 
@@ -34,10 +36,9 @@ def carry_landmarks(reg: Registration, landmarks: Landmarks, *, inverse: bool = 
     return Landmarks(np.asarray(arrived.mean), landmarks.names, covariances, landmarks.undefined)
 
 
-def carry_geometry(
-    reg: Registration, geometry: Geometry, *, inverse: bool = False
-) -> tuple[Geometry, VertexValues]:
+def carry_geometry(reg: Registration, geometry: Geometry, *, inverse: bool = False) -> tuple[Geometry, VertexValues]:
     """A mesh or streamlines in the other space, and how sure each vertex is."""
     arrived = carry_points(reg, geometry.points, inverse=inverse)
     values = VertexValues(arrived.std, arrived.radius(LEVEL), np.asarray(arrived.covariance))
-    return geometry.with_points(np.asarray(arrived.mean)), values
+    moved: Any = geometry.with_points(np.asarray(arrived.mean))
+    return moved, values

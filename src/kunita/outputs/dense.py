@@ -105,7 +105,7 @@ def smooth_field(
         worst = float(np.max(misses / allowed)) / SAFETY
         best = dataclasses.replace(field, error=misses.max(axis=0), good=worst <= 1)
         finest = all(len(k) == n for k, n in zip(nodes, grid.shape, strict=True))
-        spacing *= np.clip(0.9 * worst ** (-1 / (DEGREE + 1)), 0.5, 0.85)
+        spacing *= np.clip(0.9 * max(worst, 1e-9) ** (-1 / (DEGREE + 1)), 0.5, 0.85)
         if worst <= 1 or finest or np.prod([len(k) for k in _nodes(grid, spacing)]) > MOST_NODES:
             return dataclasses.replace(best, good=best.good or finest)
 

@@ -35,7 +35,7 @@ def label_probability(reg: Registration, labels: Image, reference: Any) -> Image
 
 def label_values(labels: Image) -> np.ndarray:
     """The values that mark labels: all but 0."""
-    if labels.channels or labels.data.dtype.kind not in "biu" and not np.all(labels.data == np.rint(labels.data)):
+    if labels.channels or (labels.data.dtype.kind not in "biu" and not np.all(labels.data == np.rint(labels.data))):
         raise ImageError("labels: expected one whole number per voxel, found colours or fractions")
     values = np.unique(labels.data)
     values = values[values != 0]
@@ -81,12 +81,13 @@ class _BorderSearch:
         if radius not in self.mixed:
             data, size = self.labels.data, 2 * radius + 1
             lowest = ndimage.minimum_filter(data, size, mode="constant", cval=0)
-            self.mixed[radius] = Image(ndimage.maximum_filter(data, size, mode="constant", cval=0) != lowest, self.labels.affine)
+            highest = ndimage.maximum_filter(data, size, mode="constant", cval=0)
+            self.mixed[radius] = Image(highest != lowest, self.labels.affine)
         return self.mixed[radius]
 
 
 def _integrated(labels: Image, values: np.ndarray, points: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """∫ over N(x, C) of each label's indicator by quasi-random points, the same for all voxels: (m, number of labels)."""
+    """∫ over N(x, C) of each label's indicator, by quasi-random points, the same for all voxels: (m, labels)."""
     normals = _normals(points.shape[1])
     probability = np.empty((len(points), len(values)), dtype=np.float32)
     for start in range(0, len(points), BATCH):

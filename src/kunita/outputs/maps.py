@@ -5,6 +5,7 @@ y, in fixed space, and the Jacobian is that of φ at x (so a determinant above o
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -228,7 +229,7 @@ class _Columns:
 
 def _columns(d: int) -> _Columns:
     widths = np.cumsum([0, d, d * (d + 1) // 2, 1, d * (d + 1) // 2])
-    return _Columns(*(slice(int(a), int(b)) for a, b in zip(widths, widths[1:], strict=False)))
+    return _Columns(*(slice(int(a), int(b)) for a, b in itertools.pairwise(widths)))
 
 
 def _everything(posterior: Posterior, back: np.ndarray, y: np.ndarray) -> np.ndarray:

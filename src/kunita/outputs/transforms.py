@@ -60,7 +60,9 @@ def forward_transform(
 ) -> CompositeTransform:
     """Warps moving images onto fixed: as a map of points, fixed → moving. `box`: the fixed image's grid."""
     box = box or landmark_box(reg.fixed.points, max(length_scales(reg.kernel)))
-    return _composite(reg, reg.posterior.move_back, np.linalg.inv(reg.posterior.affine), box, reg.fixed.points, progress)
+    return _composite(
+        reg, reg.posterior.move_back, np.linalg.inv(reg.posterior.affine), box, reg.fixed.points, progress
+    )
 
 
 def inverse_transform(

@@ -1,4 +1,4 @@
-"""Images carried by a registration: the value of a fixed voxel is that of the moving image where the voxel comes from."""
+"""Images carried by a registration: a fixed voxel takes the value of the moving image where it comes from."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +19,7 @@ SNAP = 1e-6
 
 
 def warp_image(
-    reg: Registration, image: Image, reference: Any, *, interpolation: str = "linear", inverse: bool = False
+    reg: Registration, image: Any, reference: Any, *, interpolation: str = "linear", inverse: bool = False
 ) -> Image:
     """The moving image on the grid of the reference, an Image or Grid in fixed space.
 
@@ -92,7 +92,7 @@ def _snapped(index: np.ndarray) -> np.ndarray:
     return np.where(np.abs(index - whole) < SNAP, whole, index)
 
 
-def _check(image: Image, interpolation: str) -> None:
+def _check(image: Any, interpolation: str) -> None:
     if not isinstance(image, Image):
         raise ImageError(f"image: expected an Image (see read_image), found {image!r:.80}")
     if interpolation not in INTERPOLATIONS:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
+import SimpleITK as sitk
 
 from kunita.errors import FileError
 from kunita.io.image_files.itk_images import affine_of, declared_bytes, load, quiet, read_header, voxel_type

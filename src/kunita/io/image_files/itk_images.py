@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
+import SimpleITK as sitk
 
 from kunita.data.image import Image
 from kunita.errors import FileError, KunitaWarning

@@ -16,7 +16,7 @@ import numpy as np
 from kunita.data.geometry import Attribute, Cells, Mesh, Role, VertexValues
 from kunita.errors import FileError, KunitaWarning
 from kunita.io.frames import Frame
-from kunita.io.mesh_frames import (
+from kunita.io.geometry_files.mesh_frames import (
     COVARIANCE,
     flip_mesh,
     refused,

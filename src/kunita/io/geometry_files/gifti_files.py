@@ -16,7 +16,7 @@ import numpy as np
 from kunita.data.geometry import Cells, Mesh, VertexValues, cells_of
 from kunita.errors import FileError, KunitaWarning
 from kunita.io.frames import Frame
-from kunita.io.mesh_frames import refused, settle_frame
+from kunita.io.geometry_files.mesh_frames import refused, settle_frame
 from kunita.io.writing import complete
 
 UNKNOWN, SCANNER, ALIGNED = 0, 1, 2

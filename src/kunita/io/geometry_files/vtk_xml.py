@@ -18,7 +18,7 @@ import numpy as np
 from kunita.data.geometry import Attribute, Cells, Mesh, Role
 from kunita.errors import FileError, InputError, KunitaWarning
 from kunita.io.frames import Frame
-from kunita.io.mesh_frames import SYMMETRIC, stated_frame
+from kunita.io.geometry_files.mesh_frames import SYMMETRIC, stated_frame
 
 TYPES = {
     **{f"Int{8 * size}": f"i{size}" for size in (1, 2, 4, 8)},
@@ -79,7 +79,8 @@ class Arrays:
 
     def _size_bytes(self, data: bytes) -> int:
         """How many bytes say how long the data are: one word, or three and one for each compressed block."""
-        return self.word * (3 + self._integers(data[: self.word])[0]) if self.compressor else self.word
+        blocks = int.from_bytes(data[: self.word], self.order)
+        return self.word * (3 + blocks) if self.compressor else self.word
 
     def _unpacked(self, data: bytes) -> bytes:
         """The data that follow their own sizes."""

@@ -15,7 +15,7 @@ import numpy as np
 from kunita.data.geometry import Attribute, Cells, Mesh, Role, cells_of
 from kunita.errors import FileError, KunitaWarning
 from kunita.io.frames import Frame
-from kunita.io.mesh_frames import SYMMETRIC, stated_frame
+from kunita.io.geometry_files.mesh_frames import SYMMETRIC, stated_frame
 
 TYPES = {
     "bit": "u1",

@@ -12,7 +12,7 @@ import numpy as np
 from kunita.data.geometry import Mesh, VertexValues, cells_of
 from kunita.errors import FileError
 from kunita.io.frames import Frame, flip_covariances, flip_points
-from kunita.io.mesh_frames import RADIUS, STD, flip_mesh, refused, settle_frame, stated_frame, statement
+from kunita.io.geometry_files.mesh_frames import RADIUS, STD, flip_mesh, refused, settle_frame, stated_frame, statement
 from kunita.io.writing import complete
 
 HEADER = 80

@@ -7,9 +7,9 @@ from typing import Any
 from kunita.data.geometry import Mesh, Streamlines, VertexValues
 from kunita.data.image import as_grid
 from kunita.errors import FileError
-from kunita.io import gifti_files, mrtrix_files, ply_files, stl_files, trk_files, vtk_files
 from kunita.io.frames import Frame, as_frame
-from kunita.io.mesh_frames import settle_frame
+from kunita.io.geometry_files import gifti_files, mrtrix_files, ply_files, stl_files, trk_files, vtk_files
+from kunita.io.geometry_files.mesh_frames import settle_frame
 
 MESHES = {".vtk": vtk_files, ".vtp": vtk_files, ".ply": ply_files, ".stl": stl_files, ".gii": gifti_files}
 STREAMLINES = {".trk": trk_files, ".tck": mrtrix_files}

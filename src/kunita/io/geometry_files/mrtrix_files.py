@@ -14,7 +14,7 @@ import numpy as np
 from kunita.data.geometry import Streamlines, VertexValues
 from kunita.errors import FileError
 from kunita.io.frames import Frame
-from kunita.io.mesh_frames import refused, settle_frame
+from kunita.io.geometry_files.mesh_frames import refused, settle_frame
 from kunita.io.writing import complete
 
 TRACKS, SCALARS = "mrtrix tracks", "mrtrix track scalars"

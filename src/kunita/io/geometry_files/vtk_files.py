@@ -15,9 +15,9 @@ import numpy as np
 
 from kunita.data.geometry import Attribute, Cells, Mesh, Role, VertexValues
 from kunita.io.frames import Frame
-from kunita.io.mesh_frames import flip_mesh, refused, settle_frame, statement, with_uncertainty
-from kunita.io.vtk_legacy import read_legacy
-from kunita.io.vtk_xml import read_xml
+from kunita.io.geometry_files.mesh_frames import flip_mesh, refused, settle_frame, statement, with_uncertainty
+from kunita.io.geometry_files.vtk_legacy import read_legacy
+from kunita.io.geometry_files.vtk_xml import read_xml
 from kunita.io.writing import complete
 
 LEGACY_VERSION = 42

@@ -15,7 +15,7 @@ from kunita.data.geometry import Attribute, Streamlines, VertexValues
 from kunita.data.image import Grid
 from kunita.errors import FileError
 from kunita.io.frames import Frame
-from kunita.io.mesh_frames import RADIUS, STD, refused, settle_frame
+from kunita.io.geometry_files.mesh_frames import RADIUS, STD, refused, settle_frame
 from kunita.io.writing import complete
 
 HEADER = 1000

@@ -1,0 +1,211 @@
+"""What can be typed after `kunita`: every command and its arguments. Nothing heavy is imported here."""
+
+import argparse
+from pathlib import Path
+
+import kunita
+
+DESCRIPTION = """\
+Probabilistic diffeomorphic registration: the smooth, invertible deformation that takes landmarks in a moving space
+to the same landmarks in a fixed space, and how sure it is at every point, in millimetres.
+
+Research software. Not for clinical decisions."""
+
+EPILOG = """\
+exit status: 0 done; 2 the input was refused, one line says why; 3 the fit did not converge (files are written and
+marked); 1 a bug.
+
+  kunita demo                                               a complete example on generated data
+  kunita register mri.mrk.json us.mrk.json --out result     two landmark files
+  kunita register case.tag --out result --moving-image mri.nii.gz --fixed-image us.nii.gz"""
+
+FRAMES = ("RAS", "LPS", "IMAGE")
+ALIGNMENTS = ("none", "translation", "rigid", "similarity", "affine")
+MODELS = ("endpoint", "pathwise", "small")
+KERNELS = ("gaussian", "matern32", "matern52", "matern72", "rational")
+MAPS = ("fc", "std", "radius", "cov", "jacobian")
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    top = argparse.ArgumentParser("kunita", description=DESCRIPTION, epilog=EPILOG, formatter_class=_Formatter)
+    top.add_argument("--version", action="version", version=f"kunita {kunita.__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (_demo, _register, _predict, _warp, _uncertainty, _pool, _convert, _info):
+        add(commands)
+    return top
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Paragraphs as they are written; options in a column that fits their names."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=110)
+
+
+def _command(commands: argparse._SubParsersAction, name: str, text: str, more: str = "") -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}.\n{more}", formatter_class=_Formatter
+    )
+
+
+def _demo(commands: argparse._SubParsersAction) -> None:
+    command = _command(
+        commands, "demo", "run the main job end to end on generated data",
+        "\nMakes a brain-shift case (an MRI, an intra-operative ultrasound, 30 landmarks, a tumour) as the files a\n"
+        "user would have, registers it, and compares with the known truth.",
+    )  # fmt: skip
+    command.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="where to write (default: demo)")
+    command.add_argument("--seed", type=int, default=0, help="another number, another case (default: 0)")
+    _talking(command)
+    _overwriting(command)
+
+
+def _register(commands: argparse._SubParsersAction) -> None:
+    command = _command(
+        commands, "register", "register moving landmarks to fixed ones",
+        "\nLandmark files: Slicer .mrk.json and .fcsv, MNI .tag, CSV/TSV (own, ANTs, Slicer, BigWarp, BIRL), elastix\n"
+        "and transformix points, .tps, voxel text. One file with two volumes (a .tag) will do for both sides.",
+    )  # fmt: skip
+    command.add_argument("moving", type=Path, metavar="MOVING", help="landmarks in the moving space")
+    command.add_argument("fixed", type=Path, nargs="?", metavar="FIXED", help="the same landmarks in the fixed space")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    model = command.add_argument_group("model (what is not given is chosen by the evidence)")
+    model.add_argument("--length-scale", type=float, metavar="MM", help="how far a displacement reaches")
+    model.add_argument("--amplitude", type=float, metavar="MM", help="how large displacements are")
+    model.add_argument(
+        "--noise", type=float, metavar="MM", help="standard deviation of the marks (default: the files')"
+    )
+    model.add_argument("--kernel", choices=KERNELS, default="gaussian", help="family of the prior (default: gaussian)")
+    model.add_argument("--align", choices=ALIGNMENTS, default="rigid", help="alignment in the model (default: rigid)")
+    model.add_argument("--model", choices=MODELS, default="endpoint", help="posterior (default: endpoint)")
+    images = command.add_argument_group("images and points to carry along")
+    images.add_argument("--moving-image", type=Path, metavar="IMG", help="warped onto the fixed grid")
+    images.add_argument("--fixed-image", type=Path, metavar="IMG", help="the grid of all maps")
+    images.add_argument("--labels", type=Path, metavar="IMG", help="labels in moving space, carried as probabilities")
+    images.add_argument(
+        "--targets", type=Path, metavar="POINTS", help="points, mesh or streamlines in moving space to carry along"
+    )
+    _reading(command, sides=True)
+    forms = command.add_argument_group("outputs")
+    forms.add_argument("--cov", action="store_true", help="also write the map of the full covariance")
+    forms.add_argument("--nrrd", action="store_true", help="also write the transforms as NRRD, for Slicer")
+    forms.add_argument("--nifti-xfm", action="store_true", help="also write them as NIfTI displacement fields")
+    forms.add_argument(
+        "--bids", action="store_true", help="BIDS-derivatives names and sidecars (from sub-… file names)"
+    )
+    forms.add_argument("--no-report", action="store_true", help="no overview.png")
+    _talking(command)
+    _overwriting(command)
+
+
+def _predict(commands: argparse._SubParsersAction) -> None:
+    command = _command(
+        commands, "predict", "carry points, a mesh or streamlines to the other space, with their uncertainty",
+        "\nPoints of the moving space go to fixed space. The output's suffix says its format.",
+    )  # fmt: skip
+    command.add_argument("result", type=Path, metavar="DIR", help="folder that `kunita register` wrote")
+    command.add_argument("points", type=Path, metavar="POINTS", help="landmarks, mesh (.vtk .vtp .ply .stl .gii), "
+                         "streamlines (.trk .tck)")  # fmt: skip
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write")
+    command.add_argument("--inverse", action="store_true", help="points of the fixed space to moving space")
+    _reading(command, sides=False)
+    _talking(command)
+    _overwriting(command)
+
+
+def _warp(commands: argparse._SubParsersAction) -> None:
+    command = _command(commands, "warp", "warp an image of the moving space onto the fixed one")
+    command.add_argument("result", type=Path, metavar="DIR", help="folder that `kunita register` wrote")
+    command.add_argument("image", type=Path, metavar="IMAGE", help="an image of the moving space")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write")
+    command.add_argument(
+        "--reference", type=Path, metavar="IMG", help="whose grid to use (default: that of the registered image)"
+    )
+    ways = command.add_mutually_exclusive_group()
+    ways.add_argument("--nearest", action="store_true", help="nearest voxel, for labels (default: linear)")
+    ways.add_argument("--cubic", action="store_true", help="cubic splines")
+    command.add_argument("--inverse", action="store_true", help="warp an image of the fixed space onto the moving one")
+    command.add_argument("--spacing", type=_numbers, metavar="S", help="pixel spacing of pictures, mm (default: 1)")
+    _talking(command)
+    _overwriting(command)
+
+
+def _uncertainty(commands: argparse._SubParsersAction) -> None:
+    command = _command(commands, "uncertainty", "map how sure the registration is, on the grid of an image")
+    command.add_argument("result", type=Path, metavar="DIR", help="folder that `kunita register` wrote")
+    command.add_argument("--reference", type=Path, required=True, metavar="IMG", help="an image of the fixed space")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write")
+    command.add_argument(
+        "--what", choices=MAPS, default="fc",
+        help="fc: Frobenius norm of the covariance, mm² (default); std, mm; radius of the 95 %% ball, mm; "
+        "cov: xx yx yy zx zy zz, LPS; jacobian: determinant",
+    )  # fmt: skip
+    command.add_argument("--spacing", type=_numbers, metavar="S", help="pixel spacing of pictures, mm (default: 1)")
+    _talking(command)
+    _overwriting(command)
+
+
+def _pool(commands: argparse._SubParsersAction) -> None:
+    command = _command(
+        commands, "pool", "merge several raters' files into one with covariances",
+        "\nRobust means; covariances shrunk towards the one that all landmarks share.",
+    )  # fmt: skip
+    command.add_argument("files", type=Path, nargs="+", metavar="FILES", help="one landmark file per rater")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE", help=".mrk.json, .csv or .tsv")
+    command.add_argument(
+        "--spread", choices=("mean", "rater"), default="mean",
+        help="covariance of the pooled point (default), or of a single rater",
+    )  # fmt: skip
+    _reading(command, sides=False)
+    _talking(command)
+    _overwriting(command)
+
+
+def _convert(commands: argparse._SubParsersAction) -> None:
+    command = _command(commands, "convert", "convert landmarks, images, meshes or streamlines between formats")
+    command.add_argument("input", type=Path, metavar="IN")
+    command.add_argument("out", type=Path, metavar="OUT", help="its suffix says the format")
+    command.add_argument("--from", dest="origin", metavar="F", help="frame (RAS, LPS, IMAGE) or format of the input")
+    command.add_argument("--to", dest="goal", metavar="F", help="frame or format of the output (such as ants)")
+    _reading(command, sides=False)
+    _talking(command)
+    _overwriting(command)
+
+
+def _info(commands: argparse._SubParsersAction) -> None:
+    command = _command(commands, "info", "say what a file is: landmarks, image, mesh, streamlines or registration")
+    command.add_argument("file", type=Path, metavar="FILE")
+    _reading(command, sides=False)
+    _talking(command)
+
+
+def _reading(command: argparse.ArgumentParser, *, sides: bool) -> None:
+    group = command.add_argument_group("reading landmarks")
+    group.add_argument("--frame", choices=FRAMES, type=str.upper, help="axes of files that do not say")
+    if sides:
+        group.add_argument("--moving-frame", choices=FRAMES, type=str.upper, help="the same, of the moving file only")
+        group.add_argument("--fixed-frame", choices=FRAMES, type=str.upper, help="the same, of the fixed file only")
+        group.add_argument("--volumes", default="1,2", metavar="M,F", help="which volumes of one file (default: 1,2)")
+    else:
+        group.add_argument("--volume", type=int, metavar="N", help="which volume of a file that has several")
+        group.add_argument("--image", type=Path, metavar="IMG", help="image whose voxels index files count")
+    group.add_argument("--spacing", type=_numbers, metavar="S", help="of pixels or voxels, mm; one number or x,y[,z]")
+    group.add_argument("--format", metavar="NAME", help="format, where the file does not tell (see the README)")
+    group.add_argument("--index-base", type=int, choices=(0, 1), help="number of the first voxel in index files")
+    group.add_argument("--axis-order", default="xyz", metavar="ORDER", help="of index files (default: xyz)")
+    group.add_argument("--flip", default="", metavar="AXES", help="axes that index files count backwards, such as z")
+
+
+def _talking(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print the summary as JSON and nothing else")
+    command.add_argument("--quiet", action="store_true", help="print warnings and errors only")
+
+
+def _overwriting(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--overwrite", action="store_true", help="replace what is there, once the new is complete")
+
+
+def _numbers(text: str) -> float | tuple[float, ...]:
+    values = tuple(float(part) for part in text.split(","))
+    return values[0] if len(values) == 1 else values
