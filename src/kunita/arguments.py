@@ -1,9 +1,13 @@
 """What can be typed after `kunita`: every command and its arguments. Nothing heavy is imported here."""
 
 import argparse
+import math
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 import kunita
+from kunita.errors import ExitStatus
 
 DESCRIPTION = """\
 Probabilistic diffeomorphic registration: the smooth, invertible deformation that takes landmarks in a moving space
@@ -28,12 +32,20 @@ MAPS = ("fc", "std", "radius", "cov", "jacobian")
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their arguments."""
-    top = argparse.ArgumentParser("kunita", description=DESCRIPTION, epilog=EPILOG, formatter_class=_Formatter)
+    top = _Parser("kunita", description=DESCRIPTION, epilog=EPILOG, formatter_class=_Formatter)
     top.add_argument("--version", action="version", version=f"kunita {kunita.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (_demo, _register, _predict, _warp, _uncertainty, _pool, _convert, _info):
         add(commands)
     return top
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one line, as every refusal of Kunita is; the usage is what --help is for."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"kunita: error: {message} (see `{self.prog} --help`)\n")
+        sys.exit(ExitStatus.REFUSED)
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -71,11 +83,9 @@ def _register(commands: argparse._SubParsersAction) -> None:
     command.add_argument("fixed", type=Path, nargs="?", metavar="FIXED", help="the same landmarks in the fixed space")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     model = command.add_argument_group("model (what is not given is chosen by the evidence)")
-    model.add_argument("--length-scale", type=float, metavar="MM", help="how far a displacement reaches")
-    model.add_argument("--amplitude", type=float, metavar="MM", help="how large displacements are")
-    model.add_argument(
-        "--noise", type=float, metavar="MM", help="standard deviation of the marks (default: the files')"
-    )
+    model.add_argument("--length-scale", type=_positive, metavar="MM", help="how far a displacement reaches")
+    model.add_argument("--amplitude", type=_positive, metavar="MM", help="how large displacements are")
+    model.add_argument("--noise", type=_positive, metavar="MM", help="sd of the marks (default: the files')")
     model.add_argument("--kernel", choices=KERNELS, default="gaussian", help="family of the prior (default: gaussian)")
     model.add_argument("--align", choices=ALIGNMENTS, default="rigid", help="alignment in the model (default: rigid)")
     model.add_argument("--model", choices=MODELS, default="endpoint", help="posterior (default: endpoint)")
@@ -186,7 +196,7 @@ def _reading(command: argparse.ArgumentParser, *, sides: bool) -> None:
     if sides:
         group.add_argument("--moving-frame", choices=FRAMES, type=str.upper, help="the same, of the moving file only")
         group.add_argument("--fixed-frame", choices=FRAMES, type=str.upper, help="the same, of the fixed file only")
-        group.add_argument("--volumes", default="1,2", metavar="M,F", help="which volumes of one file (default: 1,2)")
+        group.add_argument("--volumes", type=_volumes, metavar="M,F", help="which volume of which file (default: 1,2)")
     else:
         group.add_argument("--volume", type=int, metavar="N", help="which volume of a file that has several")
         group.add_argument("--image", type=Path, metavar="IMG", help="image whose voxels index files count")
@@ -206,6 +216,23 @@ def _overwriting(command: argparse.ArgumentParser) -> None:
     command.add_argument("--overwrite", action="store_true", help="replace what is there, once the new is complete")
 
 
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a positive number, found {text!r}")
+    return value
+
+
 def _numbers(text: str) -> float | tuple[float, ...]:
-    values = tuple(float(part) for part in text.split(","))
+    values = tuple(_positive(part) for part in text.split(","))
     return values[0] if len(values) == 1 else values
+
+
+def _volumes(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected two numbers such as 2,1, found {text!r}")
+    return tuple(int(part) for part in parts)

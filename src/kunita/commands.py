@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from kunita.console import Console
+from kunita.data.geometry import Mesh, Streamlines
 from kunita.data.image import Grid
 from kunita.data.landmarks import Landmarks
-from kunita.errors import ArgumentError, ExitStatus, FileError
+from kunita.errors import ArgumentError, ExitStatus, FileError, LandmarkError
 from kunita.io.frame_check import check_inside
-from kunita.io.frames import Frame
+from kunita.io.frames import Frame, flip_points
 from kunita.io.geometry_files.files import is_geometry, read_geometry, write_geometry
-from kunita.io.image_files.files import is_image, read_grid, read_image, write_image
+from kunita.io.image_files.files import NIFTI, PICTURES, WRITTEN, is_image, read_grid, read_image, write_image
 from kunita.io.landmark_files.files import FORMATS, read_tables, write_landmarks
 from kunita.io.landmark_files.table import LandmarkTable
-from kunita.io.result_folder import SUMMARY, check_result, find_record, result_folder
+from kunita.io.result_folder import SUMMARY, check_result, find_record, result_folder, results_in
 from kunita.io.writing import check_writable
 
 
@@ -29,11 +30,12 @@ def register(args: Namespace) -> int:
 
     console = Console(quiet=args.quiet, as_json=args.json)
     with console.warnings():
-        moving, fixed = _read_sides(args, console)
+        moving, fixed = _read_sides(args)
         request = _request(args, moving.dimension)
         names, rename = results.output_names(request, moving.dimension), request.bids or (lambda name: name)
         check_result(args.out, names, overwrite=args.overwrite, rename=rename)
         remarks = _check_images(args, moving, fixed)
+        _note_sides(args, moving, fixed, console)
         for remark in remarks:
             console.warn(remark)
         with (
@@ -60,6 +62,7 @@ def predict(args: Namespace) -> int:
             radius = np.asarray(values.radius)
         else:
             table = _one_table(args.points, args)
+            _check_dimension(args.points, table.dimension, reg.fixed.dimension)
             carried = carry_landmarks(reg, table.landmarks(), inverse=args.inverse)
             write_landmarks(args.out, carried, format=_known_format(args.out), overwrite=args.overwrite)
             radius = _radius(carried)
@@ -82,11 +85,14 @@ def warp(args: Namespace) -> int:
     from kunita.outputs.warp import warped_slabs
 
     console, reg = Console(quiet=args.quiet, as_json=args.json), _load(args.result)
+    _check_image_name(args.out, reg.fixed.dimension)
     check_writable(args.out, overwrite=args.overwrite)
     interpolation = "nearest" if args.nearest else "cubic" if args.cubic else "linear"
     with console.warnings(), console.progress() as tell:
-        image = read_image(args.image, spacing=args.spacing)
         grid = _reference(args)
+        _check_dimension(args.reference or args.result, grid.dimension, reg.fixed.dimension)
+        image = read_image(args.image, spacing=args.spacing)
+        _check_dimension(args.image, image.grid.dimension, reg.fixed.dimension)
         pulled = pull_back(reg, grid, inverse=args.inverse, progress=tell("evaluating the map"))
         progress = tell(f"writing {args.out.name}")
         writer = map_writer(args.out, grid, image.data.dtype, channels=image.channels, overwrite=args.overwrite)
@@ -104,9 +110,12 @@ def uncertainty(args: Namespace) -> int:
     from kunita.outputs.maps import UNITS, maps
 
     console, reg = Console(quiet=args.quiet, as_json=args.json), _load(args.result)
+    _check_image_name(args.out, reg.fixed.dimension, vector=args.what == "cov")
     check_writable(args.out, overwrite=args.overwrite)
     with console.warnings(), console.progress() as tell:
-        found = maps(reg, read_grid(args.reference, spacing=args.spacing), tell("evaluating the posterior"))
+        grid = read_grid(args.reference, spacing=args.spacing)
+        _check_dimension(args.reference, grid.dimension, reg.fixed.dimension)
+        found = maps(reg, grid, tell("evaluating the posterior"))
         write_map(args.out, found, args.what, tell(f"writing {args.out.name}"), overwrite=args.overwrite)
     text = f"{args.what} ({UNITS[args.what]}) on {_shape(found.grid)}: {args.out}"
     console.answer(text, {"what": args.what, "units": UNITS[args.what], "out": str(args.out)})
@@ -196,31 +205,54 @@ def _request(args: Namespace, dimension: int) -> Any:
         moving, fixed = args.moving_image or args.moving, args.fixed_image or args.fixed or args.moving
         names = bids_names(moving, fixed)
     return Request(
-        moving_image=args.moving_image, fixed_image=args.fixed_image, labels=args.labels, targets=args.targets,
-        target_frame=args.moving_frame or args.frame, spacing=args.spacing if dimension == 2 else None,
-        covariance=args.cov, nrrd=args.nrrd, nifti_xfm=args.nifti_xfm, figure=not args.no_report, bids=names,
+        moving_image=args.moving_image, fixed_image=args.fixed_image, labels=args.labels, targets_file=args.targets,
+        targets=_read_targets(args, dimension) if args.targets else None,
+        spacing=args.spacing if dimension == 2 else None, covariance=args.cov, nrrd=args.nrrd,
+        nifti_xfm=args.nifti_xfm, figure=not args.no_report, bids=names,
     )  # fmt: skip
 
 
-def _read_sides(args: Namespace, console: Console) -> tuple[LandmarkTable, LandmarkTable]:
+def _read_targets(args: Namespace, dimension: int) -> Landmarks | Mesh | Streamlines:
+    """What is to be carried along, read before anything is computed; its format is told by the file alone."""
+    frame = args.moving_frame or args.frame
+    if is_geometry(args.targets):
+        targets: Any = read_geometry(args.targets, frame=frame)
+    else:
+        image = args.moving_image
+        targets = _one_table(args.targets, args, frame=frame, image=image, volume=None, format=None).landmarks()
+    _check_dimension(args.targets, targets.points.shape[1], dimension)
+    return targets
+
+
+def _check_dimension(path: Path, found: int, expected: int) -> None:
+    if found != expected:
+        raise FileError(f"{path}: expected {expected}-D, as the landmarks are, found {found}-D")
+
+
+def _read_sides(args: Namespace) -> tuple[LandmarkTable, LandmarkTable]:
     """The moving and the fixed table: from two files, or from two volumes of one."""
     moving_frame, fixed_frame = args.moving_frame or args.frame, args.fixed_frame or args.frame
-    if args.fixed is None or args.fixed == args.moving:
-        tables = _tables(args.moving, args, frame=moving_frame, image=args.moving_image)
-        order = [int(part) for part in args.volumes.split(",") if part.strip().isdigit()]
-        if len(order) != 2 or not all(1 <= k <= len(tables) for k in order) or order[0] == order[1]:
-            raise FileError(
-                f"{args.moving}: expected two volumes (--volumes {args.volumes}) or a second file, found {len(tables)}"
-            )
-        moving, fixed = (tables[k - 1] for k in order)
-    else:
-        moving = _one_table(args.moving, args, frame=moving_frame, image=args.moving_image)
-        fixed = _one_table(args.fixed, args, frame=fixed_frame, image=args.fixed_image)
+    if args.fixed is not None and args.fixed != args.moving:
+        volumes = args.volumes or (None, None)
+        return (
+            _one_table(args.moving, args, frame=moving_frame, image=args.moving_image, volume=volumes[0]),
+            _one_table(args.fixed, args, frame=fixed_frame, image=args.fixed_image, volume=volumes[1]),
+        )
+    tables, order = _tables(args.moving, args, frame=moving_frame, image=args.moving_image), args.volumes or (1, 2)
+    if not all(1 <= k <= len(tables) for k in order) or order[0] == order[1]:
+        asked = ",".join(str(k) for k in order)
+        raise FileError(
+            f"{args.moving}: expected two volumes (--volumes {asked}) or a second file, found {len(tables)} volume(s)"
+        )
+    return _usable(args.moving, tables[order[0] - 1]), _usable(args.moving, tables[order[1] - 1])
+
+
+def _note_sides(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable, console: Console) -> None:
+    """Say what was read, and in which frame."""
     for side, path, table in (("moving", args.moving, moving), ("fixed", args.fixed or args.moving, fixed)):
         console.note(f"{side:<6} {path}: {len(table)} landmarks, {table.frame.value} ({table.stated})")
         if table.names_problem:
             console.note(f"       paired by order: {table.names_problem}")
-    return moving, fixed
 
 
 def _tables(path: Path, args: Namespace, **given: Any) -> tuple[LandmarkTable, ...]:
@@ -229,7 +261,7 @@ def _tables(path: Path, args: Namespace, **given: Any) -> tuple[LandmarkTable, .
     return read_tables(
         path,
         frame=given.get("frame", args.frame),
-        volume=getattr(args, "volume", None),
+        volume=given.get("volume", getattr(args, "volume", None)),
         format=given.get("format", args.format),
         spacing=args.spacing,
         image=_grid_of(image, args.spacing) if image else None,
@@ -242,8 +274,18 @@ def _tables(path: Path, args: Namespace, **given: Any) -> tuple[LandmarkTable, .
 def _one_table(path: Path, args: Namespace, **given: Any) -> LandmarkTable:
     tables = [table for table in _tables(path, args, **given) if len(table)]
     if len(tables) != 1:
-        raise FileError(f"{path}: has {len(tables)} sets of landmarks; say which (--volume, or --volumes for register)")
-    return tables[0]
+        option = "--volume" if hasattr(args, "volume") else "--volumes M,F"
+        raise FileError(f"{path}: has {len(tables)} sets of landmarks; say which with {option}")
+    return _usable(path, tables[0])
+
+
+def _usable(path: Path, table: LandmarkTable) -> LandmarkTable:
+    """The table, if its rows make landmarks; otherwise the refusal says whose they are."""
+    try:
+        table.landmarks()
+    except LandmarkError as error:
+        raise FileError(f"{path}: {error}") from error
+    return table
 
 
 def _grid_of(image: Path, spacing: Any) -> Grid:
@@ -283,12 +325,13 @@ def _load(result: Path) -> Any:
 
 
 def _keep_compiled() -> None:
-    """Keep compiled programs in the user's own cache: the next run starts at once."""
+    """Keep compiled programs in the user's own cache, or where JAX was told to: the next run starts at once."""
     import jax
     import platformdirs
 
-    jax.config.update("jax_compilation_cache_dir", platformdirs.user_cache_dir("kunita"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
+        jax.config.update("jax_compilation_cache_dir", platformdirs.user_cache_dir("kunita"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def _reference(args: Namespace) -> Grid:
@@ -304,6 +347,14 @@ def _reference(args: Namespace) -> Grid:
         raise ArgumentError(
             f"--reference: needed, since {args.result} was registered without a {side} image"
         ) from error
+
+
+def _check_image_name(path: Path, dimension: int, *, vector: bool = False) -> None:
+    """Refuse a name that such an image cannot have, before anything is computed."""
+    volumes = tuple(suffix for suffix in WRITTEN if suffix not in PICTURES)
+    allowed = WRITTEN if dimension == 2 else NIFTI[:2] if vector else volumes
+    if not path.name.lower().endswith(allowed):
+        raise FileError.at(path, None, f"a name that ends in {', '.join(allowed)}", path.name)
 
 
 def _known_format(path: Path) -> str | None:
@@ -324,7 +375,7 @@ def _describe(args: Namespace) -> dict[str, Any]:
     path = args.file
     if not path.exists():
         raise FileError(f"{path}: no such file")
-    if path.name.endswith("registration.h5") or (path.is_dir() and any(path.glob("**/*registration.h5"))):
+    if path.name.endswith("registration.h5") or (path.is_dir() and results_in(path)):
         return _describe_registration(path)
     if path.suffix.lower() in (".h5", ".hdf5", ".tfm"):
         return _describe_transform(path)
@@ -369,7 +420,7 @@ def _describe_landmarks(path: Path, args: Namespace) -> dict[str, Any]:
 
 
 def _describe_table(table: LandmarkTable) -> dict[str, Any]:
-    points = table.points[table.defined]
+    points = flip_points(table.points[table.defined], table.frame)  # the numbers that the file has
     return {
         "n": len(table), "undefined": int((~table.defined).sum()), "dimension": table.dimension,
         "frame": f"{table.frame.value} ({table.stated})",

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from kunita.data.geometry import Mesh, Streamlines
 from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks
 from kunita.figures.overview import overview
 from kunita.io.bids import BidsNames, dataset_description, sidecar
-from kunita.io.geometry_files.files import is_geometry, read_geometry, write_geometry
+from kunita.io.geometry_files.files import is_geometry, write_geometry
 from kunita.io.image_files.files import read_grid, read_image
-from kunita.io.landmark_files.files import read_landmarks, write_landmarks
+from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.map_files import map_suffix, map_writer, write_all_maps, write_map
 from kunita.io.registration_files import save
 from kunita.io.result_folder import RECORD, SHARED, SUMMARY
@@ -43,8 +44,8 @@ class Request:
     moving_image: Path | None = None
     fixed_image: Path | None = None
     labels: Path | None = None
-    targets: Path | None = None
-    target_frame: str | None = None
+    targets_file: Path | None = None
+    targets: Landmarks | Mesh | Streamlines | None = None
     spacing: Any = None
     covariance: bool = False
     nrrd: bool = False
@@ -69,7 +70,7 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
         names += [f"warped{image}"] if request.moving_image else []
         names += [f"labels_probability{image}"] if request.labels else []
         names += ["overview.png"] if request.figure else []
-    names += [_target_name(request.targets, dimension)] if request.targets else []
+    names += [_target_name(request.targets_file, dimension)] if request.targets_file else []
     return (*names, *(SHARED if request.bids else ()))
 
 
@@ -88,7 +89,7 @@ def write_results(
         warped = read_image(request.moving_image, spacing=request.spacing) if request.moving_image else None
         write_all_maps(folder, found, SCALARS, warped, tell("writing the maps"))
         remarks += _write_extra_maps(found, request, folder, tell)
-    targets = _write_targets(reg, request.targets, request.target_frame, folder) if request.targets else ()
+    targets = _write_targets(reg, request, folder) if request.targets_file else ()
     if found is not None and request.figure:
         _write_figure(reg, request, rows, found, warped, folder / "overview.png")
     document = summary_document(summary(reg, rows, found, targets, remarks), **_provenance(request))
@@ -125,16 +126,15 @@ def _write_extra_maps(found: Maps, request: Request, folder: Path, tell: Tell) -
     if request.covariance:
         write_map(folder / f"uncertainty_cov{suffix}", found, "cov", tell("covariance map"))
     if request.labels:
-        remarks = _write_labels(
-            found, request.labels, folder / f"labels_probability{suffix}", tell("label probability")
-        )
+        remarks = _write_labels(found, request, folder / f"labels_probability{suffix}", tell("label probability"))
     if not found.field.good:
         remarks += ("the maps vary faster than they could be computed: less exact than 0.01 mm near the landmarks",)
     return remarks
 
 
-def _write_labels(found: Maps, labels_file: Path, path: Path, progress: Progress) -> tuple[str, ...]:
-    labels = read_image(labels_file)
+def _write_labels(found: Maps, request: Request, path: Path, progress: Progress) -> tuple[str, ...]:
+    assert request.labels is not None
+    labels = read_image(request.labels, spacing=request.spacing)
     values = label_maps.label_values(labels)
     several = len(values) > 1
     with map_writer(path, found.grid, np.float32, channels=several) as write:
@@ -145,15 +145,16 @@ def _write_labels(found: Maps, labels_file: Path, path: Path, progress: Progress
     return (f"{path.name}: one channel per label, in the order {order}",) if several else ()
 
 
-def _write_targets(reg: Registration, path: Path, frame: str | None, folder: Path) -> tuple[Any, ...]:
+def _write_targets(reg: Registration, request: Request, folder: Path) -> tuple[Any, ...]:
     """The user's points of the moving space in fixed space, and what the summary says of them."""
-    name = _target_name(path, reg.fixed.dimension)
-    if is_geometry(path):
-        moved, values = carry_geometry(reg, read_geometry(path, frame=frame))
+    assert request.targets_file is not None
+    name, points = _target_name(request.targets_file, reg.fixed.dimension), request.targets
+    if isinstance(points, Mesh | Streamlines):
+        moved, values = carry_geometry(reg, points)
         write_geometry(folder / name, moved, values)
         middle, most = (float(f(values.radius)) for f in (np.median, np.max))
         return ({"file": name, "n": len(moved.points), "median_radius95_mm": middle, "max_radius95_mm": most},)
-    points = read_landmarks(path, frame=frame)
+    assert points is not None
     carried, arrived = carry_landmarks(reg, points), reg.posterior.predict(points.points)
     write_landmarks(folder / name, carried)
     rows = zip(carried.labels, carried.points, arrived.std, arrived.radius(0.95), strict=True)
@@ -173,10 +174,10 @@ def _write_last(request: Request, folder: Path, place: Path, document: Any) -> N
     """The script for Slicer, sidecars, and the summary, which lists all of them."""
     rename = request.bids or (lambda name: name)
     if request.bids:
-        for file in sorted(folder.iterdir()):
-            text = sidecar(file.name, request.bids)
+        for stem in sorted({file.name.partition(".")[0] for file in folder.iterdir()}):  # one for all forms of a file
+            text = sidecar(stem, request.bids)
             if text is not None:
-                write_json(folder / f"{file.name.partition('.')[0]}.json", text)
+                write_json(folder / f"{stem}.json", text)
         write_json(folder / SHARED[0], dataset_description())
         (folder / SHARED[1]).write_text("**/xfm/\n", encoding="utf-8")
     files = {file.name: Path(rename(file.name)) for file in sorted(folder.iterdir())}

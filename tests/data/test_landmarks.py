@@ -78,3 +78,23 @@ def test_bad_landmarks_are_refused_by_name(arguments, message):
 def test_sets_that_cannot_be_paired_are_refused(fixed, message):
     with pytest.raises(LandmarkError, match=message):
         match(Landmarks(POINTS, ("a", "b", "c")), fixed)
+
+
+def test_undefined_landmarks_keep_the_places_of_the_others():
+    """Of ten listed landmarks the moving side lacks the third, the fixed side the seventh: eight pairs remain."""
+    points = np.random.default_rng(0).normal(size=(10, 3))
+    moving = Landmarks(np.delete(points, 2, axis=0), undefined=(2,))
+    fixed = Landmarks(np.delete(points, 6, axis=0), undefined=(6,))
+    pairs = match(moving, fixed)
+    assert np.array_equal(pairs.moving.points, pairs.fixed.points)
+    assert pairs.labels == ("1", "2", "4", "5", "6", "8", "9", "10")
+    assert pairs.unmatched == ("3", "7")
+    assert pairs.pairing == "order"
+
+
+def test_undefined_landmarks_count_when_counts_are_compared():
+    points = np.random.default_rng(0).normal(size=(4, 3))
+    with pytest.raises(LandmarkError, match="unequal counts: 5 moving and 4 fixed"):
+        match(Landmarks(points, undefined=(1,)), Landmarks(points))
+    with pytest.raises(LandmarkError, match="no pair"):
+        match(Landmarks(points[:1], undefined=(0,)), Landmarks(points[:1], undefined=(1,)))

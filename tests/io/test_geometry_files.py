@@ -1,5 +1,6 @@
 """Meshes and streamlines survive their files, in whatever frame, and other programs read what we write."""
 
+import dataclasses
 import pathlib
 import re
 import subprocess
@@ -44,6 +45,40 @@ GRID = Grid((20, 30, 40), np.array([[0, 2.0, 0, -10], [-1.5, 0, 0, 20], [0, 0, 3
 LINES = Streamlines(POINTS, [0, 3, 1, 0, 2], grid=GRID)
 FACTORS = RNG.normal(size=(6, 3, 3))
 VALUES = VertexValues(np.arange(1.0, 7.0), np.arange(2.0, 8.0), FACTORS @ FACTORS.transpose(0, 2, 1))
+
+
+def extremes(code):
+    """Six numbers of a type, its smallest and its largest among them."""
+    limits = np.finfo(code) if code.startswith("f") else np.iinfo(code)
+    return np.array([limits.min, limits.max, 0, 1, 2, 3], dtype=code)
+
+
+NUMBERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
+VTK_MESHES = {
+    "everything": dataclasses.replace(
+        RICH,
+        point_data=(
+            *RICH.point_data,
+            Attribute("texture", RNG.normal(size=(6, 2)), Role.TEXTURE),
+            Attribute("stress", RNG.normal(size=(6, 3, 3)), Role.TENSORS),
+            *(Attribute(code, extremes(code)) for code in NUMBERS),
+        ),
+        cell_data=(
+            *RICH.cell_data,
+            Attribute("nine", RNG.normal(size=(7, 9)), Role.SCALARS),
+            Attribute("force", RNG.normal(size=(7, 3)).astype(np.float32), Role.VECTORS),
+        ),
+    ),
+    "points": Mesh(POINTS, point_data=(Attribute("big endian", np.arange(6, dtype=">i4")),)),
+    "data of no cells": Mesh(POINTS, cell_data=(Attribute("label", np.zeros(0, dtype=np.int32)),)),
+    "lines": Mesh(POINTS, lines=RICH.lines, cell_data=(Attribute("bundle", np.array([3, 4], dtype=np.uint8)),)),
+    "a line without a point": Mesh(POINTS, lines=Cells(np.array([0, 2, 2, 3]), np.array([5, 0, 1]))),
+    "polygons": Mesh(POINTS, faces=RICH.faces),
+    "strips": Mesh(POINTS, strips=RICH.strips, cell_data=(Attribute("n", np.ones((1, 3)), Role.NORMALS),)),
+    "32 KiB and more": Mesh(RNG.normal(size=(5000, 3)), faces=cells_of(RNG.integers(5000, size=(9000, 3)))),
+    "32 KiB and no more": Mesh(RNG.normal(size=(4096, 3)), point_data=(Attribute("block", RNG.normal(size=4096)),)),
+}
+VTK_ROLES = (Role.SCALARS, Role.VECTORS, Role.NORMALS, Role.TEXTURE, Role.TENSORS)  # by VTK's numbers for them
 
 DOUBLE, SINGLE = 1e-12, 1e-5  # of coordinates up to 100 mm: 100 × 2⁻²⁴ is 6e-6
 PRECISION = {
@@ -128,6 +163,84 @@ def test_vtk_keeps_every_kind_of_cell_and_of_data(tmp_path, suffix, frame):
         np.testing.assert_array_equal(kept.values, each.values)
     np.testing.assert_array_equal(back.cell_data[0].values, np.arange(7))
     np.testing.assert_allclose(attribute(back, "covariance_mm2").values, VALUES.covariance, rtol=1e-14)
+
+
+def described(attributes):
+    """By name: role, type, and rows of columns."""
+    return {a.name: (a.role, a.values.dtype.newbyteorder("="), a.columns.tolist()) for a in attributes}
+
+
+def described_by_vtk(data):
+    active = {
+        data.GetAttribute(number).GetName(): role for number, role in enumerate(VTK_ROLES) if data.GetAttribute(number)
+    }
+    arrays = {data.GetArrayName(i): vtk_to_numpy(data.GetArray(i)) for i in range(data.GetNumberOfArrays())}
+    return described(Attribute(name, values, active.get(name, Role.PLAIN)) for name, values in arrays.items())
+
+
+@pytest.mark.parametrize("suffix", [".vtk", ".vtp"])
+@pytest.mark.parametrize("name", VTK_MESHES)
+def test_vtk_reads_exactly_what_we_write_and_so_do_we(tmp_path, capfd, name, suffix):
+    mesh = VTK_MESHES[name]
+    path = written(tmp_path, suffix, mesh, frame="RAS")
+    data, back = by_vtk(path), read_geometry(path)
+    np.testing.assert_array_equal(points_by_vtk(data), mesh.points)
+    np.testing.assert_array_equal(back.points, mesh.points)
+    theirs = {
+        "vertices": data.GetVerts(), "lines": data.GetLines(), "faces": data.GetPolys(), "strips": data.GetStrips(),
+    }  # fmt: skip
+    for kind, cells in theirs.items():
+        ours, again = getattr(mesh, kind), getattr(back, kind)
+        np.testing.assert_array_equal(vtk_to_numpy(cells.GetOffsetsArray()), ours.offsets)
+        np.testing.assert_array_equal(vtk_to_numpy(cells.GetConnectivityArray()), ours.connectivity)
+        np.testing.assert_array_equal(again.offsets, ours.offsets)
+        np.testing.assert_array_equal(again.connectivity, ours.connectivity)
+    assert described_by_vtk(data.GetPointData()) == described(back.point_data) == described(mesh.point_data)
+    assert described_by_vtk(data.GetCellData()) == described(back.cell_data) == described(mesh.cell_data)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "name", ["two words", "100 %20", 'a "b" <c> & d', "größe in µm²", "tab\tand\nline", "{0} {name}"]
+)
+@pytest.mark.parametrize("suffix", [".vtk", ".vtp"])
+def test_names_of_arrays_survive_whatever_is_in_them(tmp_path, suffix, name):
+    mesh = Mesh(POINTS, point_data=(Attribute(name, np.arange(6.0), Role.SCALARS),))
+    path = written(tmp_path, suffix, mesh)
+    assert by_vtk(path).GetPointData().GetScalars().GetName() == name
+    assert [(a.name, a.role) for a in read_geometry(path).point_data] == [(name, Role.SCALARS)]
+
+
+def test_names_in_a_legacy_file_are_quoted_as_vtk_quotes_them(tmp_path):
+    signs = "".join(map(chr, range(1, 128))).translate({ord("{"): None, ord("}"): None})  # VTK 9.7 aborts on braces
+    names = [signs[start : start + 8] for start in range(0, len(signs), 8)]
+    path = written(tmp_path, ".vtk", Mesh(POINTS, point_data=tuple(Attribute(name, np.arange(6.0)) for name in names)))
+    data = by_vtk(path)
+    for number, name in enumerate(names):
+        data.GetPointData().GetArray(number).SetName(name)
+    writer = vtkPolyDataWriter()
+    writer.SetInputData(data)
+    writer.SetFileName(str(tmp_path / "theirs.vtk"))
+    writer.Write()
+    ours, theirs = (re.findall(rb"\n(\S+) 1 6 double\n", file.read_bytes()) for file in (path, tmp_path / "theirs.vtk"))
+    assert ours == theirs
+    assert len(ours) == len(names)
+
+
+@pytest.mark.parametrize(("suffix", "name", "stored"), [(".vtk", "", "unknown"), (".vtp", "bell\a \udcff", "bell_ _")])
+def test_a_name_that_the_format_cannot_hold_is_stored_as_one_that_it_can(tmp_path, suffix, name, stored):
+    path = written(tmp_path, suffix, Mesh(POINTS, point_data=(Attribute(name, np.arange(6.0), Role.SCALARS),)))
+    assert by_vtk(path).GetPointData().GetScalars().GetName() == stored
+    assert read_geometry(path).point_data[0].name == stored
+
+
+@pytest.mark.parametrize("suffix", [".vtk", ".vtp"])
+def test_of_two_arrays_with_one_role_the_last_has_it_and_of_two_with_one_name_it_is_kept(tmp_path, suffix):
+    first, second = Attribute("a", np.zeros((6, 3)), Role.VECTORS), Attribute("b", np.ones((6, 3)), Role.VECTORS)
+    third, fourth = Attribute("c", np.zeros(6)), Attribute("c", np.ones((6, 2)), Role.TEXTURE)
+    path = written(tmp_path, suffix, Mesh(POINTS, point_data=(first, second, third, fourth)))
+    expected = described((dataclasses.replace(first, role=Role.PLAIN), second, fourth))
+    assert described_by_vtk(by_vtk(path).GetPointData()) == described(read_geometry(path).point_data) == expected
 
 
 @pytest.mark.parametrize("frame", ["RAS", "LPS"])
@@ -668,6 +781,14 @@ def test_unknown_suffixes_and_impossible_pairs_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("values", [np.ones(6, dtype=bool), np.ones(6, dtype=np.float16), np.array(list("abcdef"))])
+@pytest.mark.parametrize("suffix", [".vtk", ".vtp"])
+def test_what_vtk_has_no_type_for_is_refused_by_the_name_of_its_array(tmp_path, suffix, values):
+    with pytest.raises(FileError, match=rf"shape\{suffix}: 'odd': expected numbers that VTK has, found {values.dtype}"):
+        written(tmp_path, suffix, Mesh(POINTS, point_data=(Attribute("odd", values),)))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -711,3 +832,14 @@ def test_importing_the_doors_imports_nothing_heavy():
         "print([m for m in ('jax', 'vtkmodules', 'nibabel', 'scipy', 'SimpleITK') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_meshes_of_vtk_are_written_and_read_where_vtk_is_not_installed(tmp_path):
+    code = (
+        "import sys; sys.modules.update(vtk=None, vtkmodules=None)\n"
+        "from kunita.data.geometry import Mesh\n"
+        "from kunita.io.geometry_files.files import read_geometry, write_geometry\n"
+        "for path in sys.argv[1:]: write_geometry(path, Mesh([[1, 2, 3]])); print(read_geometry(path).points.tolist())"
+    )
+    paths = [str(tmp_path / "a.vtk"), str(tmp_path / "a.vtp")]
+    assert subprocess.check_output([sys.executable, "-c", code, *paths], text=True) == "[[1.0, 2.0, 3.0]]\n" * 2

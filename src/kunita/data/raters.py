@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +14,13 @@ from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, LandmarkError
 
 TRUSTED = 0.99
-"""A mark within this quantile of its landmark's spread has full weight; beyond, its pull on the mean stays the same."""
+"""A mark within this quantile of its landmark's spread has full weight; beyond, it pulls the less the farther it is."""
+
+LEAST_SCALE = 0.1
+"""A landmark's variance, for telling far marks, is at least this fraction of the common one: three marks may coincide."""
 
 ROUNDS = 50
-PRIOR_RATERS = np.geomspace(1.0, 1000.0, 61)
+PRIOR_RATERS = np.geomspace(0.05, 1000.0, 40)
 
 
 def pool_raters(raters: Sequence[Landmarks], *, spread: str = "mean") -> Landmarks:
@@ -24,7 +28,8 @@ def pool_raters(raters: Sequence[Landmarks], *, spread: str = "mean") -> Landmar
 
     Each landmark has a covariance Σᵢ of its own, Σᵢ ~ inverse Wishart around the one that all landmarks share; five
     raters in 3-D leave a scatter Sᵢ of four degrees of freedom kᵢ, so it is shrunk, Σ̂ᵢ = (mΣ₀ + Sᵢ)/(m + kᵢ), with m
-    chosen by the marginal likelihood: large where landmarks are alike. Marks far from the others (Huber) weigh less.
+    chosen by the marginal likelihood: large where landmarks are alike. Marks far from the others weigh less; how far
+    is told by the *median* distance at the landmark, which one or two wild marks of five cannot move.
 
     Args:
         raters: two or more sets, matched by name, or by order where any has no names. A landmark that some did not
@@ -52,6 +57,12 @@ def far_marks(raters: Sequence[Landmarks]) -> list[tuple[str, int, float]]:
         )
         for r in np.flatnonzero(w < 1)
     ]
+
+
+@functools.cache
+def quantile(level: float, d: int) -> float:
+    """Of the squared length of a standard normal vector."""
+    return float(chi2.ppf(level, d))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,41 +105,48 @@ def _collect(raters: Sequence[Any]) -> _Marks:
 
 
 def _pool(marks: _Marks) -> _Pooled:
-    """Alternate between weighted means, shrunk covariances and Huber's weights."""
-    d = marks.points[0].shape[1]
-    trusted = np.sqrt(chi2.ppf(TRUSTED, d))
+    """Alternate between weighted means, shrunk covariances, and weights that fall with the squared distance."""
     means = np.array([np.median(x, axis=0) for x in marks.points])
-    weights = tuple(np.ones(len(x)) for x in marks.points)
+    covariances = np.broadcast_to(_common_start(marks, means), (len(means), *[means.shape[1]] * 2))
     for _ in range(ROUNDS):
-        scatters = np.array([_scatter(x, m, w) for x, m, w in zip(marks.points, means, weights, strict=True)])
-        freedom = np.array([w.sum() - 1 for w in weights]).clip(0)
-        covariances = _shrunk(scatters, freedom)
-        weights = tuple(
-            np.minimum(1, trusted / np.maximum(_distances(x, m, c), 1e-12))
-            for x, m, c in zip(marks.points, means, covariances, strict=True)
-        )
+        common = covariances.mean(axis=0)
+        weights = tuple(_weights(x, mean, common) for x, mean in zip(marks.points, means, strict=True))
         updated = np.array([w @ x / w.sum() for x, w in zip(marks.points, weights, strict=True)])
-        if np.allclose(updated, means, rtol=0, atol=1e-9 * np.sqrt(np.trace(covariances.mean(axis=0)))):
-            break
+        scatters = np.array([_scatter(x, m, w) for x, m, w in zip(marks.points, updated, weights, strict=True)])
+        covariances = _shrunk(scatters, np.array([w.sum() - 1 for w in weights]).clip(0))
+        settled = np.allclose(updated, means, rtol=0, atol=1e-4 * np.sqrt(np.trace(common)))
         means = updated
+        if settled:
+            break
     return _Pooled(means, covariances, weights)
+
+
+def _common_start(marks: _Marks, means: np.ndarray) -> np.ndarray:
+    """An isotropic covariance from the median distance of all marks to the medians of their landmarks."""
+    d = means.shape[1]
+    distances = [np.sum((x - mean) ** 2, axis=1) for x, mean in zip(marks.points, means, strict=True) if len(x) > 1]
+    typical = float(np.mean([np.median(squared) for squared in distances])) / quantile(0.5, d)
+    if not typical > 0:
+        raise LandmarkError("pooling: the raters agree exactly, so nothing is known of their spread; are these copies?")
+    return typical * np.eye(d)
+
+
+def _weights(x: np.ndarray, mean: np.ndarray, common: np.ndarray) -> np.ndarray:
+    """Full weight within the trusted distance, falling with its square beyond; the landmark's scale is a median's."""
+    d = len(mean)
+    squared = np.einsum("ra,ab,rb->r", x - mean, np.linalg.inv(common), x - mean)
+    scale = max(float(np.median(squared)) / quantile(0.5, d), LEAST_SCALE)
+    return np.minimum(1, quantile(TRUSTED, d) * scale / np.maximum(squared, 1e-300))
 
 
 def _scatter(x: np.ndarray, mean: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (x - mean).T @ (weights[:, None] * (x - mean))
 
 
-def _distances(x: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Standardised distances of the marks of one landmark."""
-    return np.sqrt(np.einsum("ra,ab,rb->r", x - mean, np.linalg.inv(covariance), x - mean))
-
-
 def _shrunk(scatters: np.ndarray, freedom: np.ndarray) -> np.ndarray:
     """E[Σᵢ | Sᵢ] = (mΣ₀ + Sᵢ)/(m + kᵢ)."""
     d = scatters.shape[1]
     total, k = scatters.sum(axis=0), freedom.sum()
-    if not np.trace(total) > 0:
-        raise LandmarkError("pooling: the raters agree exactly, so nothing is known of their spread; are these copies?")
     isotropic = np.trace(total) / d * np.eye(d) / k
     common = (total + d * isotropic) / (k + d)
     m = max(PRIOR_RATERS, key=lambda m: _log_marginal(m, common, scatters, freedom))
@@ -140,5 +158,4 @@ def _log_marginal(m: float, common: np.ndarray, scatters: np.ndarray, freedom: n
     d = len(common)
     nu, psi = m + d + 1, m * common
     inside = nu * np.linalg.slogdet(psi)[1] - (nu + freedom) * np.linalg.slogdet(psi + scatters)[1]
-    gammas = [multigammaln((nu + k) / 2, d) - multigammaln(nu / 2, d) for k in freedom]
-    return float(np.sum(inside / 2 + np.array(gammas)))
+    return float(np.sum(inside / 2 + multigammaln((nu + freedom) / 2, d) - multigammaln(nu / 2, d)))

@@ -5,6 +5,7 @@ are ever built, so a file can hold numbers and names but no code.
 """
 
 import dataclasses
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
 from kunita.inference import path_space, solve, trend
+from kunita.io.writing import complete
 
 FORMAT = "kunita registration"
 VERSION = 1
@@ -41,19 +43,12 @@ def save(reg: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
     """Write a registration to an HDF5 file, which appears under its name only when it is complete."""
     if not isinstance(reg, registration.Registration):
         raise ArgumentError(f"reg: expected a Registration, found {reg!r:.80}")
-    target = Path(path)
-    if target.exists() and not overwrite:
-        raise FileError(f"{target}: the file exists; pass overwrite=True to replace it")
-    if not target.parent.is_dir():
-        raise FileError(f"{target}: the folder {target.parent} does not exist")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        with h5py.File(partial, "w") as file:
-            file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
-            _write(file, "registration", reg)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    content = io.BytesIO()  # a full disk makes HDF5 fail in ways that no caller can catch: it never meets the disk
+    with h5py.File(content, "w") as file:
+        file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
+        _write(file, "registration", reg)
+    with complete(path, overwrite=overwrite) as partial:
+        partial.write_bytes(content.getvalue())
 
 
 def load(path: str | os.PathLike) -> registration.Registration:

@@ -41,7 +41,7 @@ def write_landmark_rows(path: Path, rows: LandmarkRows) -> None:
             numbers = [*rows.moving[i], *rows.fixed[i], *rows.predicted[i]]
             numbers += [rows.covariances[i, a, b] for a, b in pairs]
             numbers += [rows.residuals[i], rows.loo_errors[i], rows.loo_chi2[i]]
-            writer.writerow([name, *(f"{number:.6g}" for number in numbers), int(rows.suspect[i])])
+            writer.writerow([name, *(f"{number:.9g}" for number in numbers), int(rows.suspect[i])])
 
 
 def _plain(value: Any) -> Any:

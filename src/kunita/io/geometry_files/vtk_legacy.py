@@ -1,7 +1,8 @@
-"""Reading the legacy VTK format (.vtk), text or binary, versions 1 to 5.1: polygonal data only.
+"""The legacy VTK format (.vtk), polygonal data only: read as text or binary, versions 1 to 5.1; written as binary, 4.2.
 
 Kunita reads it itself, as VTK takes a file that ends too early for a whole one and fills in whatever is in memory, and
-follows a damaged list of cells out of it. The title, the second line, is where 3D Slicer states the frame.
+follows a damaged list of cells out of it. It writes version 4.2, the last that programs built on VTK 8 and earlier can
+read. The title, the second line, is where 3D Slicer states the frame.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ import numpy as np
 from kunita.data.geometry import Attribute, Cells, Mesh, Role, cells_of
 from kunita.errors import FileError, KunitaWarning
 from kunita.io.frames import Frame
-from kunita.io.geometry_files.mesh_frames import SYMMETRIC, stated_frame
+from kunita.io.geometry_files.mesh_frames import SYMMETRIC, stated_frame, statement
 
 TYPES = {
     "bit": "u1",
@@ -34,6 +35,20 @@ TYPES = {
     "float": "f4",
     "double": "f8",
 }
+WORDS = {
+    "i1": "char",
+    "u1": "unsigned_char",
+    "i2": "short",
+    "u2": "unsigned_short",
+    "i4": "int",
+    "u4": "unsigned_int",
+    "i8": "vtktypeint64",
+    "u8": "vtktypeuint64",
+    "f4": "float",
+    "f8": "double",
+}
+"""The word to write for each type of number; a long has eight bytes or four, as the reader's machine has it."""
+
 CELLS = ("VERTICES", "LINES", "POLYGONS", "TRIANGLE_STRIPS")
 FIXED = {
     "VECTORS": (3, Role.VECTORS),
@@ -45,6 +60,19 @@ FIXED = {
     "EDGE_FLAGS": (1, Role.PLAIN),
 }
 """Attributes with a fixed number of columns."""
+
+HEADINGS = {
+    Role.SCALARS: "SCALARS {name} {word} {width}\nLOOKUP_TABLE default",
+    Role.VECTORS: "VECTORS {name} {word}",
+    Role.NORMALS: "NORMALS {name} {word}",
+    Role.TEXTURE: "TEXTURE_COORDINATES {name} {width} {word}",
+    Role.TENSORS: "TENSORS {name} {word}",
+    Role.PLAIN: "{name} {width} {rows} {word}",
+}
+"""What comes before the numbers of an attribute; plain ones are gathered in a field."""
+
+UNQUOTED = "!#$&'()*+,/:;<=>?@[\\]^`{|}"
+"""Signs that a name has as they are: all that can be printed but the quotation mark and the one that quotes."""
 
 OPENING = re.compile(rb"# vtk DataFile Version (\d+)\.\d+[^\n]*\n([^\n]*)\n\s*(ASCII|BINARY)\s+DATASET\s+(\w+)", re.I)
 LENGTH_BYTES = (8, 4, 2, 1)
@@ -272,8 +300,8 @@ def _read_scalars(cursor: Cursor, name: str, count: int) -> Attribute:
     kind = _numeric(cursor)
     width = cursor.rest_of_line().strip() or "1"
     table = cursor.word().upper()
-    if width not in ("1", "2", "3", "4") or table != "LOOKUP_TABLE":
-        raise cursor.refusal("one to four columns and a LOOKUP_TABLE", f"{width} {table}")
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", width) or table != "LOOKUP_TABLE":
+        raise cursor.refusal("a number of columns and a LOOKUP_TABLE", f"{width} {table}")
     cursor.word()
     values = cursor.numbers(count * int(width), kind)
     return Attribute(name, values if width == "1" else values.reshape(count, int(width)), Role.SCALARS)
@@ -299,3 +327,45 @@ def _read_field(cursor: Cursor, contents: Contents) -> list[Attribute]:
         else:
             warnings.warn(f"{cursor.path}: the text in {name!r} is not kept", KunitaWarning, stacklevel=2)
     return found
+
+
+def encode_legacy(mesh: Mesh, frame: Frame) -> bytes:
+    """The file of a mesh whose numbers are along that frame's axes already."""
+    kinds = (mesh.vertices, mesh.lines, mesh.faces, mesh.strips)
+    opening = f"# vtk DataFile Version 4.2\n{statement(frame)}\nBINARY\nDATASET POLYDATA\n"
+    return b"".join(
+        [
+            opening.encode(),
+            _section(f"POINTS {len(mesh.points)} double", mesh.points),
+            *(_cell_section(keyword, cells) for keyword, cells in zip(CELLS, kinds, strict=True) if len(cells)),
+            *_data_sections("CELL_DATA", sum(map(len, kinds)), mesh.cell_data),
+            *_data_sections("POINT_DATA", len(mesh.points), mesh.point_data),
+        ]
+    )
+
+
+def _section(heading: str, values: np.ndarray) -> bytes:
+    return heading.encode() + b"\n" + values.astype(values.dtype.newbyteorder(">")).tobytes() + b"\n"
+
+
+def _cell_section(keyword: str, cells: Cells) -> bytes:
+    """Cells in one list: how many points each joins, then their numbers."""
+    entries = np.insert(cells.connectivity, cells.offsets[:-1], cells.sizes)
+    return _section(f"{keyword} {len(cells)} {len(entries)}", entries.astype(np.int32))
+
+
+def _data_sections(keyword: str, rows: int, attributes: tuple[Attribute, ...]) -> list[bytes]:
+    """The data of the points or of the cells: attributes that have a role, then a field of those that have none."""
+    if not attributes:
+        return []
+    plain = [_attribute_section(attribute) for attribute in attributes if attribute.role is Role.PLAIN]
+    active = [_attribute_section(attribute) for attribute in attributes if attribute.role is not Role.PLAIN]
+    field = [f"FIELD FieldData {len(plain)}\n".encode(), *plain] if plain else []
+    return [f"{keyword} {rows}\n".encode(), *active, *field]
+
+
+def _attribute_section(attribute: Attribute) -> bytes:
+    rows, width = attribute.columns.shape
+    name = urllib.parse.quote(attribute.name, UNQUOTED, errors="surrogateescape") or "unknown"
+    word = WORDS[attribute.values.dtype.str[1:]]
+    return _section(HEADINGS[attribute.role].format(name=name, word=word, width=width, rows=rows), attribute.columns)

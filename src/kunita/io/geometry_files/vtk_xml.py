@@ -1,9 +1,11 @@
-"""Reading the XML format of VTK (.vtp): polygonal data in one piece; text, base64 or raw; plain, zlib or LZMA.
+"""The XML format of VTK (.vtp): polygonal data in one piece.
 
-Kunita reads it itself, as VTK allocates whatever a damaged file declares, and the process ends there. The frame is
-stated in a field called SPACE, as 3D Slicer does.
+Kunita reads it itself, as VTK allocates whatever a damaged file declares, and the process ends there: text, base64 or
+raw; plain, zlib or LZMA. It writes what every version of VTK reads: base64 and zlib, with sizes of 32 bits. The frame
+is stated in a field called SPACE, as 3D Slicer does.
 """
 
+import base64
 import binascii
 import lzma
 import re
@@ -26,6 +28,7 @@ TYPES = {
     **{f"Float{8 * size}": f"f{size}" for size in (4, 8)},
     "String": "i1",
 }
+NAMES = {code: name for name, code in TYPES.items() if name != "String"}
 ROLES = (
     ("Scalars", Role.SCALARS),
     ("Vectors", Role.VECTORS),
@@ -33,6 +36,22 @@ ROLES = (
     ("TCoords", Role.TEXTURE),
     ("Tensors", Role.TENSORS),
 )
+ROOT = {
+    "type": "PolyData",
+    "version": "0.1",
+    "byte_order": "LittleEndian",
+    "header_type": "UInt32",
+    "compressor": "vtkZLibDataCompressor",
+}
+"""What a file that Kunita writes says about all its arrays."""
+
+CELLS = ("Verts", "Lines", "Polys", "Strips")
+BLOCK = 2**15
+"""How many bytes are compressed at a time: VTK's own choice."""
+
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Signs that an XML file cannot have, not even quoted."""
+
 APPENDED = re.compile(rb"<AppendedData\b[^>]*\bencoding\s*=\s*[\"'](raw|base64)[\"'][^>]*>\s*_")
 
 
@@ -194,3 +213,76 @@ def _space(root: ElementTree.Element, arrays: Arrays) -> Frame | None:
             letters = bytes(arrays.read(element).astype(np.uint8)).split(b"\0")[0]
             return stated_frame(f"SPACE={letters.decode('latin1').strip()}")
     return None
+
+
+def encode_xml(mesh: Mesh, frame: Frame) -> bytes:
+    """The file of a mesh whose numbers are along that frame's axes already."""
+    root = _parent("VTKFile", _parent("PolyData", _parent("FieldData", _space_element(frame)), _piece_element(mesh)))
+    root.attrib.update(ROOT)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def _parent(tag: str, *children: ElementTree.Element) -> ElementTree.Element:
+    element = ElementTree.Element(tag)
+    element.extend(children)
+    return element
+
+
+def _space_element(frame: Frame) -> ElementTree.Element:
+    element = ElementTree.Element("Array", type="String", Name="SPACE", NumberOfTuples="1", format="binary")
+    element.text = _packed(frame.value.encode() + b"\0")
+    return element
+
+
+def _piece_element(mesh: Mesh) -> ElementTree.Element:
+    kinds = tuple(zip(CELLS, (mesh.vertices, mesh.lines, mesh.faces, mesh.strips), strict=True))
+    piece = _parent(
+        "Piece",
+        _data_element("PointData", mesh.point_data),
+        _data_element("CellData", mesh.cell_data),
+        _parent("Points", _array_element("Points", mesh.points)),
+        *(_cell_element(kind, cells) for kind, cells in kinds),
+    )
+    piece.set("NumberOfPoints", str(len(mesh.points)))
+    for kind, cells in kinds:
+        piece.set(f"NumberOf{kind}", str(len(cells)))
+    return piece
+
+
+def _cell_element(kind: str, cells: Cells) -> ElementTree.Element:
+    """Cells of one kind, with where each ends but not the 0 where the first starts."""
+    connectivity = _array_element("connectivity", cells.connectivity)
+    return _parent(kind, connectivity, _array_element("offsets", cells.offsets[1:]))
+
+
+def _data_element(tag: str, attributes: tuple[Attribute, ...]) -> ElementTree.Element:
+    """The data of the points or of the cells, and which of them has which role."""
+    element = _parent(tag, *(_array_element(attribute.name, attribute.columns) for attribute in attributes))
+    keys = {role: key for key, role in ROLES}
+    for attribute in attributes:
+        if attribute.role in keys:
+            element.set(keys[attribute.role], _legal(attribute.name))
+    return element
+
+
+def _array_element(name: str, values: np.ndarray) -> ElementTree.Element:
+    kind, width = NAMES[values.dtype.str[1:]], values.shape[1] if values.ndim == 2 else 1
+    element = ElementTree.Element("DataArray", type=kind, Name=_legal(name), NumberOfComponents=str(width))
+    element.set("format", "binary")
+    element.text = _packed(values.astype(values.dtype.newbyteorder("<")).tobytes())
+    return element
+
+
+def _legal(name: str) -> str:
+    return NOT_XML.sub("_", name)
+
+
+def _packed(data: bytes) -> str:
+    """Two texts of base64: sizes, then the compressed blocks.
+
+    The sizes are the number of blocks, the bytes of each and of a shorter last one, and of each when compressed.
+    """
+    blocks = [zlib.compress(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
+    sizes = np.array([len(blocks), BLOCK, len(data) % BLOCK, *map(len, blocks)], dtype="<u4")
+    return (base64.b64encode(sizes.tobytes()) + base64.b64encode(b"".join(blocks))).decode()

@@ -1,0 +1,120 @@
+"""Several raters become one point with a covariance: robust, never singular, and honest about its size."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+import kunita
+from kunita.data.raters import far_marks
+from kunita.errors import ArgumentError, LandmarkError
+
+
+def raters(truth, roots, count, seed, names=None):
+    rng = np.random.default_rng(seed)
+    marks = truth + np.einsum("nab,rnb->rna", roots, rng.normal(size=(count, *truth.shape)))
+    return [kunita.Landmarks(points, names) for points in marks]
+
+
+def problem(seed, n=32, d=3):
+    """Landmarks whose marks err by 0.4 to 1.6 mm along axes of their own."""
+    rng = np.random.default_rng(seed)
+    axes = np.linalg.qr(rng.normal(size=(n, d, d)))[0]
+    return rng.uniform(0, 100, (n, d)), axes * rng.uniform(0.4, 1.6, (n, 1, d))
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_covariance_of_the_pooled_point_holds_the_truth_as_often_as_it_says(d):
+    squared = []
+    for seed in range(20):
+        truth, roots = problem(seed, d=d)
+        pooled = kunita.pool_raters(raters(truth, roots, 5, seed + 100))
+        error = pooled.points - truth
+        squared += list(np.einsum("na,nab,nb->n", error, np.linalg.inv(pooled.covariances), error))
+    for level in (0.5, 0.8, 0.95):  # a covariance estimated from five marks has heavier tails than a known one
+        assert abs(np.mean(np.array(squared) <= chi2.ppf(level, d)) - level) < 0.06
+
+
+def test_many_raters_give_the_mean_and_the_sample_covariance():
+    truth, roots = problem(0, n=4)
+    sets = raters(truth, roots, 4000, 1)
+    marks = np.array([s.points for s in sets])
+    pooled, single = kunita.pool_raters(sets), kunita.pool_raters(sets, spread="rater")
+    sample = np.array([np.cov(marks[:, i].T) for i in range(4)])
+    assert np.allclose(pooled.points, marks.mean(axis=0), atol=0.02)
+    assert np.allclose(single.covariances, sample, atol=0.06 * sample.max())  # one mark in a hundred weighs less
+    assert np.allclose(single.covariances, 4000 * pooled.covariances, rtol=1e-2)
+
+
+def test_a_wild_mark_hardly_moves_the_pooled_point():
+    truth, roots = problem(2)
+    sets = raters(truth, 0.3 * roots, 5, 3)
+    wild = sets[4].points.copy()
+    wild[7] += 40.0
+    with_wild = [*sets[:4], kunita.Landmarks(wild)]
+    moved = np.linalg.norm(kunita.pool_raters(with_wild).points[7] - kunita.pool_raters(sets[:4]).points[7])
+    assert moved < 2.0  # a plain mean would move by 40·√3/5 = 13.9 mm
+    name, rater, distance = max(far_marks(with_wild), key=lambda mark: mark[2])
+    assert (name, rater) == ("8", 4)
+    assert distance > 50
+
+
+def test_two_raters_and_even_coplanar_marks_give_a_positive_definite_covariance():
+    truth, roots = problem(4, n=6)
+    flat = roots.copy()
+    flat[:, 2] = 0  # nobody ever errs along z
+    for sets in (raters(truth, roots, 2, 5), raters(truth, flat, 3, 5)):
+        assert np.linalg.eigvalsh(kunita.pool_raters(sets).covariances).min() > 0
+
+
+def test_equal_landmarks_are_shrunk_to_their_common_covariance_and_unequal_ones_are_not():
+    truth, _ = problem(6)
+    same = raters(truth, np.broadcast_to(np.eye(3), (32, 3, 3)), 5, 7)
+    sizes = np.where(np.arange(32) % 2, 0.2, 3.0)
+    mixed = raters(truth, sizes[:, None, None] * np.eye(3), 5, 7)
+    spread = lambda sets: np.trace(kunita.pool_raters(sets).covariances, axis1=1, axis2=2)
+    assert spread(same).max() / spread(same).min() < 1.5
+    assert np.median(spread(mixed)[::2]) > 20 * np.median(spread(mixed)[1::2])
+
+
+def test_landmarks_are_matched_by_name_and_may_be_missing_in_some_files():
+    truth, roots = problem(8, n=5)
+    names = list("abcde")
+    a, b, c = raters(truth, roots, 3, 9, names)
+    shuffled = b.take([4, 2, 0, 1])  # without d
+    pooled = kunita.pool_raters([a, shuffled, c])
+    assert pooled.names == tuple(names)
+    assert np.linalg.norm(pooled.points - truth, axis=1).max() < 3
+    assert np.allclose(pooled.points[3], (a.points[3] + c.points[3]) / 2, atol=0.5)
+
+
+def test_sets_that_cannot_be_pooled_are_refused():
+    truth, roots = problem(10, n=5)
+    a, b = raters(truth, roots, 2, 11)
+    with pytest.raises(LandmarkError, match="at least two raters, found 1"):
+        kunita.pool_raters([a])
+    with pytest.raises(LandmarkError, match="cannot be matched by order"):
+        kunita.pool_raters([a, b.take([0, 1])])
+    with pytest.raises(LandmarkError, match="agree exactly"):
+        kunita.pool_raters([a, a])
+    with pytest.raises(LandmarkError, match="no landmark was marked by two"):
+        kunita.pool_raters([kunita.Landmarks(truth, list("abcde")), kunita.Landmarks(truth, list("fghij"))])
+    with pytest.raises(LandmarkError, match="mixed dimensions"):
+        kunita.pool_raters([a, kunita.Landmarks(truth[:, :2])])
+    with pytest.raises(ArgumentError, match="spread"):
+        kunita.pool_raters([a, b], spread="both")
+
+
+@pytest.mark.skipif("KUNITA_DATA" not in os.environ, reason="KUNITA_DATA is not set: no real data")
+def test_five_raters_of_real_brains_agree_to_about_a_millimetre():
+    folder = Path(os.environ["KUNITA_DATA"]) / "afids_dbs"
+    spreads = []
+    for subject in sorted(folder.glob("sub-*")):
+        sets = [kunita.read_landmarks(path) for path in sorted(subject.glob("*.fcsv"))]
+        pooled = kunita.pool_raters(sets, spread="rater")
+        assert len(pooled) == 32
+        spreads.append(np.sqrt(np.trace(pooled.covariances, axis1=1, axis2=2) / 3))
+    assert len(spreads) == 20
+    assert 0.3 < np.median(spreads) < 1.5
