@@ -18,7 +18,7 @@ BIN := .venv/bin
 	touch $@
 
 demo: .venv/base
-	$(BIN)/python examples/circle_to_flower.py --out demo
+	$(BIN)/kunita demo --out demo --overwrite
 
 test: .venv/test
 	$(BIN)/python -m pytest $(ARGS)

@@ -64,7 +64,9 @@ def main():
         seconds = time.perf_counter() - began
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
         began = time.perf_counter()
-        nibabel.save(nibabel.Nifti1Image(np.random.default_rng(0).random(shape, np.float32), grid.affine), folder / "x.nii.gz")
+        nibabel.save(
+            nibabel.Nifti1Image(np.random.default_rng(0).random(shape, np.float32), grid.affine), folder / "x.nii.gz"
+        )
         one = time.perf_counter() - began
         files = json.loads(done.stdout)["files"]
         size = sum((folder / "out" / file).stat().st_size for file in files) / 1e6

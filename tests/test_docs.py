@@ -4,13 +4,25 @@ import ast
 import importlib
 import pathlib
 import re
+import shlex
+import tomllib
 
 import pytest
 
 import kunita
+from kunita.arguments import parser
+from kunita.errors import ExitStatus
+from kunita.io.bids import bids_names
+from kunita.io.geometry_files.files import SUFFIXES
+from kunita.io.image_files import files as image_files
+from kunita.io.landmark_files.files import FORMATS, read_tables
+from kunita.io.landmark_files.table import STATED
+from kunita.results import Request, output_names
 
 ROOT = pathlib.Path(__file__).parents[1]
 EQUATIONS = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
+DEPENDENCIES = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
 
 LABELS = (
     "eq:bayes-reg", "eq:KL-approach", "eq:KL-approach-entropy", "eq:long-diff", "eq:minimal-v", "prop:v-gp", "eq:v-gp",
@@ -20,6 +32,9 @@ LABELS = (
     "eq:disc-KL-approach-momenta", "eq:disc-KL-data", "eq:disc-KL-approach-update", "eq:cov-fun",
 )  # fmt: skip
 """Every labelled equation and proposition of [wassermann:14], in its order."""
+
+IMAGES = (*image_files.NIFTI, *image_files.MINC, *image_files.NRRD, *image_files.META, *image_files.PICTURES)
+"""Every suffix of an image."""
 
 STATUSES = ("implemented", "used as definition only", "not used")
 
@@ -107,3 +122,99 @@ def test_every_name_in_notation_is_in_the_code():
     assert len(names) > 30
     missing = [name for name in names if not set(name.strip(".").split(".")) <= words]
     assert not missing
+
+
+def blocks(*languages):
+    """The fenced blocks of the page on files that are in one of these languages."""
+    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", FILES, re.MULTILINE | re.DOTALL)
+
+
+def commands():
+    """Every command line on that page."""
+    return [line for block in blocks("console", "sh") for line in block.splitlines()]
+
+
+def written_names(dimension):
+    """Every file that `register` can write."""
+    image = pathlib.Path("sub-01_T1w.nii.gz")
+    return output_names(
+        Request(
+            moving_image=image, fixed_image=image, labels=image, targets_file=pathlib.Path("points.csv"),
+            covariance=True, nrrd=True, nifti_xfm=True, bids=bids_names(image, image),
+        ),
+        dimension,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_on_the_page_is_accepted(line):
+    program, *words = shlex.split(line)
+    assert program == "kunita"
+    assert parser().parse_args(words).command == words[0]
+
+
+def test_the_page_shows_every_command_that_takes_files():
+    shown = {shlex.split(line)[1] for line in commands()}
+    assert shown == {"register", "predict", "warp", "uncertainty", "pool", "convert", "info"}
+
+
+@pytest.mark.parametrize("table", blocks("csv"))
+def test_every_table_on_the_page_is_a_landmark_file_that_states_its_frame(table, tmp_path):
+    path = tmp_path / "landmarks.csv"
+    path.write_text(table, encoding="utf-8")
+    (found,) = read_tables(path)
+    assert found.stated == STATED
+    assert found.names_problem is None
+    assert len(found) == len(table.splitlines()) - 2
+
+
+def test_the_tables_on_the_page_are_of_both_dimensions_with_and_without_covariances():
+    """So that a change of format does not make the test above pass on nothing."""
+    headers = [table.splitlines()[1] for table in blocks("csv")]
+    assert {("z" in header.split(","), "cov_xx" in header) for header in headers} >= {
+        (True, True),
+        (False, True),
+        (False, False),
+    }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_landmark_format_has_exactly_one_row(name):
+    assert len(re.findall(rf"^\| `{re.escape(name)}` \|", FILES, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("name", written_names(3))
+def test_every_file_that_register_writes_is_on_the_page(name):
+    assert f"`{name}`" in FILES
+
+
+def test_files_that_are_not_written_in_3d_are_on_the_page_by_their_suffix():
+    for name in set(written_names(2)) - set(written_names(3)):
+        stem, suffix = name.split(".")
+        assert f"`{name}`" in FILES or (suffix == "tif" and f"`{stem}.nii.gz`" in FILES)
+
+
+@pytest.mark.parametrize("suffix", [*IMAGES, *SUFFIXES])
+def test_every_suffix_of_images_meshes_and_streamlines_is_on_the_page(suffix):
+    assert re.search(rf"^\|.*`{re.escape(suffix)}`", FILES, re.MULTILINE)
+
+
+@pytest.mark.parametrize("status", ExitStatus)
+def test_every_exit_status_is_on_the_page(status):
+    assert re.search(rf"^\| {status.value} \|", FILES, re.MULTILINE)
+
+
+def test_every_option_named_on_the_page_exists():
+    source = (pathlib.Path(kunita.__file__).parent / "arguments.py").read_text(encoding="utf-8")
+    named_options = set(re.findall(r"`(--[a-z-]+)", FILES))
+    assert len(named_options) > 15
+    assert {option for option in named_options if f'"{option}"' not in source} == set()
+
+
+def test_every_dependency_has_its_reason():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    packages = {re.split(r"[<>=~!;\[ ]", requirement)[0] for requirement in needed}
+    cells = re.findall(r"^\| ([\w, -]+) \|", DEPENDENCIES, re.MULTILINE)
+    explained = {name for cell in cells for name in cell.split(", ")} - {"package"}
+    assert explained == packages

@@ -91,3 +91,16 @@ def test_fractions_colours_and_empty_labels_are_refused():
         label_values(Image(np.zeros(grid.shape, np.uint8), grid.affine))
     with pytest.raises(ImageError, match="whole number"):
         label_values(Image(np.full(grid.shape, 0.5), grid.affine))
+
+
+def test_background_that_is_cut_away_changes_nothing():
+    """The outside of a label image is background, also for points that lie outside and may well be inside."""
+    reg, grid = problems.registered(3), problems.grid_around(np.eye(3))
+    labels = ball(grid)
+    low, high = (edge(np.argwhere(labels.data), axis=0) for edge in (np.min, np.max))
+    affine = grid.affine.copy()
+    affine[:3, 3] = grid.world(low)
+    cut = Image(labels.data[tuple(slice(a, b + 1) for a, b in zip(low, high, strict=True))], affine)
+    whole, small = (kunita.label_probability(reg, image, grid).data for image in (labels, cut))
+    assert np.array_equal(whole, small)
+    assert small[small > 0].size > labels.data.sum()

@@ -8,7 +8,7 @@ from scipy import ndimage, stats
 
 from kunita.data.image import Image
 from kunita.errors import ImageError
-from kunita.outputs.dense import slabs
+from kunita.outputs.dense import Lattice, slabs
 from kunita.outputs.maps import Maps, maps
 from kunita.outputs.warp import nearest
 from kunita.registration import Registration
@@ -46,44 +46,53 @@ def label_values(labels: Image) -> np.ndarray:
 
 def probability_slabs(found: Maps, labels: Image) -> Iterator[np.ndarray]:
     """The probabilities slab by slab, (…, number of labels), float32."""
-    values, near_border = label_values(labels), _BorderSearch(labels)
-    if labels.grid.dimension != found.grid.dimension:
-        raise ImageError(f"labels: expected {found.grid.dimension}-D, found {labels.grid.dimension}-D")
+    question = LabelQuestion(labels)
     for slab in slabs(found.grid):
-        points = found.pull_back.origins(slab)
-        covariances = found.moving_covariances(slab)
-        here = nearest(labels, labels.grid.index(points))
-        probability = (here[..., None] == values).astype(np.float32)
-        open_question = near_border(points, covariances)
-        probability[open_question] = _integrated(labels, values, points[open_question], covariances[open_question])
-        yield probability
+        yield question.probability(found, slab)
 
 
-class _BorderSearch:
-    """Whether any two labels meet within reach of an uncertain point: cubes of a few sizes, filtered once each."""
+class LabelQuestion:
+    """How probable is each label where? Where any two labels meet is found once for each size of neighbourhood."""
 
     def __init__(self, labels: Image) -> None:
-        self.labels = labels
+        self.labels, self.values = labels, label_values(labels)
         self.mixed: dict[int, Image] = {}
 
-    def __call__(self, points: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+    def probability(self, found: Maps, lattice: Lattice) -> np.ndarray:
+        """At the voxels of a lattice, (…, number of labels), float32."""
+        if self.labels.grid.dimension != found.grid.dimension:
+            raise ImageError(f"labels: expected {found.grid.dimension}-D, found {self.labels.grid.dimension}-D")
+        points, covariances = found.pull_back.origins(lattice), found.moving_covariances(lattice)
+        here = nearest(self.labels, self.labels.grid.index(points))
+        probability = (here[..., None] == self.values).astype(np.float32)
+        near = self._near_border(points, covariances)
+        probability[near] = _integrated(self.labels, self.values, points[near], covariances[near])
+        return probability
+
+    def _near_border(self, points: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+        """Whether two labels meet within reach of an uncertain point."""
         spread = np.sqrt(np.maximum(np.trace(covariances, axis1=-2, axis2=-1), 0))
         voxels = REACH * spread / self.labels.grid.spacing.min() + 1
         level = np.ceil(np.log2(np.clip(voxels, 1, max(self.labels.grid.shape)))).astype(int)
         index = self.labels.grid.index(points)
-        found = np.zeros(level.shape, dtype=bool)
+        near = np.zeros(level.shape, dtype=bool)
         for k in np.unique(level):
-            found[level == k] = nearest(self._mixed(2 ** int(k)), index[level == k]).astype(bool)
-        return found
+            near[level == k] = self._meets(2 ** int(k), index[level == k])
+        return near
 
-    def _mixed(self, radius: int) -> Image:
-        """Where a cube holds more than one label, the outside counting as background; on the padded grid."""
+    def _meets(self, radius: int, index: np.ndarray) -> np.ndarray:
+        """Whether a cube of this radius, in voxels, around these coordinates holds more than one label.
+
+        A point outside of the image is moved to its border first, and its cube is that much larger in effect: the
+        outside counts as background.
+        """
         if radius not in self.mixed:
             data, size = self.labels.data, 2 * radius + 1
             lowest = ndimage.minimum_filter(data, size, mode="constant", cval=0)
             highest = ndimage.maximum_filter(data, size, mode="constant", cval=0)
             self.mixed[radius] = Image(highest != lowest, self.labels.affine)
-        return self.mixed[radius]
+        clipped = np.clip(index, 0, np.array(self.labels.grid.shape) - 1)
+        return nearest(self.mixed[radius], clipped).astype(bool)
 
 
 def _integrated(labels: Image, values: np.ndarray, points: np.ndarray, covariances: np.ndarray) -> np.ndarray:
