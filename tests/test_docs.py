@@ -22,6 +22,7 @@ from kunita.results import Request, output_names
 ROOT = pathlib.Path(__file__).parents[1]
 EQUATIONS = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEPENDENCIES = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
 
 LABELS = (
@@ -125,13 +126,13 @@ def test_every_name_in_notation_is_in_the_code():
 
 
 def blocks(*languages):
-    """The fenced blocks of the page on files that are in one of these languages."""
-    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", FILES, re.MULTILINE | re.DOTALL)
+    """The fenced blocks of the page on files and of the README that are in one of these languages."""
+    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", FILES + README, re.MULTILINE | re.DOTALL)
 
 
 def commands():
-    """Every command line on that page."""
-    return [line for block in blocks("console", "sh") for line in block.splitlines()]
+    """Every command line on that page and in the README, continued lines as one."""
+    return [line for block in blocks("console", "sh") for line in block.replace("\\\n", " ").splitlines()]
 
 
 def written_names(dimension):
@@ -148,13 +149,13 @@ def written_names(dimension):
 
 @pytest.mark.parametrize("line", commands())
 def test_every_command_on_the_page_is_accepted(line):
-    program, *words = shlex.split(line)
+    program, *words = shlex.split(line, comments=True)
     assert program == "kunita"
     assert parser().parse_args(words).command == words[0]
 
 
 def test_the_page_shows_every_command_that_takes_files():
-    shown = {shlex.split(line)[1] for line in commands()}
+    shown = {shlex.split(line, comments=True)[1] for line in commands()}
     assert shown == {"register", "predict", "warp", "uncertainty", "pool", "convert", "info"}
 
 

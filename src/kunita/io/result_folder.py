@@ -58,6 +58,8 @@ def check_result(target: Path, names: Sequence[str], *, overwrite: bool, rename:
     if target.exists() and not target.is_dir():
         raise FileError(f"{target}: expected a folder, found a file")
     nearest = next(folder for folder in (target, *target.absolute().parents) if folder.exists())
+    if not nearest.is_dir():
+        raise FileError(f"{target}: expected a folder, and {nearest} is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise FileError(f"{target}: the folder {nearest} cannot be written to")
     found = [name for name in names if name not in SHARED and (target / rename(name)).exists()]
