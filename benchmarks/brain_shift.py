@@ -19,6 +19,7 @@ from kunita.errors import KunitaWarning
 
 
 def main():
+    """Run the cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     warnings.simplefilter("ignore", KunitaWarning)

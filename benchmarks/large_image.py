@@ -43,6 +43,7 @@ def image(path, grid, dtype, value):
 
 
 def main():
+    """Make the files, run the command, print what it took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", type=int, nargs=3, default=(512, 512, 300))
     shape = tuple(parser.parse_args().shape)

@@ -10,7 +10,7 @@ import numpy as np
 
 import kunita
 from kunita.cli import main
-from kunita.data.geometry import Cells, Mesh, Streamlines
+from kunita.data.geometry import Mesh, Streamlines, cells_of
 from kunita.io.geometry_files.files import write_geometry
 from kunita.io.landmark_files.files import write_landmarks
 
@@ -65,15 +65,8 @@ def write_case(folder: pathlib.Path) -> None:
     marked = np.zeros(SHAPE, np.uint8)
     marked[6:12, 6:12, 5:10] = 3
     kunita.write_image(folder / "labels.nii.gz", kunita.Image(marked, AFFINE))
-    corners = moving.points[:4]
-    faces = Cells(np.array([0, 1, 2, 1, 2, 3]), np.array([3, 3])) if False else None
-    _ = faces
-    write_geometry(folder / "mesh.vtk", Mesh(corners, faces=_triangles()))
+    write_geometry(folder / "mesh.vtk", Mesh(moving.points[:4], faces=cells_of(np.array([[0, 1, 2], [1, 2, 3]]))))
     write_geometry(folder / "lines.trk", Streamlines(moving.points[:9], [4, 5]), reference=GRID)
-
-
-def _triangles() -> Cells:
-    return Cells.of([(0, 1, 2), (1, 2, 3)])
 
 
 def write_flat_case(folder: pathlib.Path) -> None:

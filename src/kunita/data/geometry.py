@@ -175,7 +175,7 @@ class VertexValues:
     """How sure the place of each vertex is.
 
     Args:
-        std: (n,) root mean square error, mm.
+        std: (n,) standard deviation along a typical axis, √(tr Λ/3), mm.
         radius: (n,) radius of the ball that holds the vertex with probability 0.95, mm.
         covariance: (n, 3, 3), mm², along the RAS+ axes.
     """

@@ -17,7 +17,7 @@ TRUSTED = 0.99
 """A mark within this quantile of its landmark's spread has full weight; beyond, it pulls the less the farther it is."""
 
 LEAST_SCALE = 0.1
-"""A landmark's variance, for telling far marks, is at least this fraction of the common one: three marks may coincide."""
+"""A landmark's variance, for telling far marks, is at least this fraction of the common: three marks may coincide."""
 
 ROUNDS = 50
 PRIOR_RATERS = np.geomspace(0.05, 1000.0, 40)

@@ -1,89 +1,154 @@
-"""One look at a registration: the fixed image, the warped one on top of it, and how sure the registration is where."""
+"""One look at a registration: the fixed image, the warped one beside it, and how sure the registration is where."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.optimize import linear_sum_assignment
 
 from kunita.data.image import Grid, Image
 from kunita.outputs.dense import Lattice, plane
+from kunita.outputs.labels import LabelQuestion
 from kunita.outputs.maps import Maps
 from kunita.outputs.summary import LandmarkRows
 from kunita.outputs.warp import interpolator
 
-VIEWS = ((2, "axial"), (1, "coronal"), (0, "sagittal"))
 NEAR_MM = 4.0
 """Landmarks within this distance of a plane are drawn on it."""
 
+BORDERS = (0.05, 0.5, 0.95)
+"""The label's outline: where it almost surely begins, where it probably is, where it almost surely is."""
 
-def overview(found: Maps, fixed: Image, moving: Image | None, rows: LandmarkRows) -> Figure:
-    """Planes through the middle of the landmarks: fixed image, warped moving image, 95 % radius in mm."""
-    grid = found.grid
-    centre = np.clip(np.rint(grid.index(np.median(rows.fixed, axis=0))), 0, np.array(grid.shape) - 1)
-    views = _views(grid)
-    titles = ["fixed image", *(["moving image, warped"] if moving is not None else []), "95 % radius (mm)"]
-    figure = Figure(figsize=(4.2 * len(titles), 3.8 * len(views)), layout="constrained")
-    axes = figure.subplots(len(views), len(titles), squeeze=False)
-    planes = [plane(grid, axis, centre[axis]) if axis is not None else _everything(grid) for axis, _ in views]
-    top = float(np.quantile(np.concatenate([found.on(p, "radius").ravel() for p in planes]), 0.98))
-    for row, ((axis, title), lattice) in enumerate(zip(views, planes, strict=True)):
-        pictures: list[tuple[np.ndarray, str, float | None]] = [(_cut(fixed, lattice), "gray", None)]
-        if moving is not None:
-            index = moving.grid.index(found.pull_back.origins(lattice))
-            pictures.append((interpolator(moving, "linear")(index), "gray", None))
-        pictures.append((found.on(lattice, "radius"), "viridis", top))
-        for column, (data, colours, limit) in enumerate(pictures):
-            drawn = _draw(axes[row, column], data, axis, grid, colours, limit)
-            _dots(axes[row, column], rows, grid, axis, centre)
-            axes[row, column].set_title(f"{titles[column]}, {title}" if title else titles[column], fontsize=10)
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """A plane of a grid as people look at it: across one axis, with two others to the right and up."""
+
+    title: str
+    across: int | None
+    right: int
+    up: int
+    world: tuple[int, int] = (0, 1)
+    letters: str = ""
+
+    def flat(self, data: np.ndarray) -> np.ndarray:
+        """A lattice's data as a picture: rows go up, columns to the right; colours stay last."""
+        order = [self.up, self.right, *([] if self.across is None else [self.across]), *range(data.ndim)[-1:]]
+        spatial = 2 if self.across is None else 3
+        picture = np.transpose(data, order[:spatial] if data.ndim == spatial else order)
+        return picture if self.across is None else picture[:, :, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A column of the figure: what it shows on a plane, and in which colours."""
+
+    title: str
+    data: np.ndarray
+    colours: str
+    top: float | None = None
+
+
+def overview(
+    found: Maps, fixed: Image, moving: Image | None, rows: LandmarkRows, labels: Image | None = None
+) -> Figure:
+    """Planes through the labels, or through the middle of the landmarks: images, outlines, 95 % radius in mm."""
+    question = LabelQuestion(labels) if labels is not None else None
+    centre = _centre(found, rows, labels)
+    views = _views(found.grid)
+    planes = [_lattice(found.grid, view, centre) for view in views]
+    top = float(np.quantile(np.concatenate([found.on(lattice, "radius").ravel() for lattice in planes]), 0.98))
+    columns = 2 if moving is None else 3
+    figure = Figure(figsize=(4.2 * columns, 3.8 * len(views)), layout="constrained")
+    axes = figure.subplots(len(views), columns, squeeze=False)
+    for row, (view, lattice) in enumerate(zip(views, planes, strict=True)):
+        outline = question.probability(found, lattice).sum(axis=-1) if question else None
+        for place, layer in zip(axes[row], _layers(found, fixed, moving, lattice, top), strict=True):
+            drawn = _draw(place, layer, view, found.grid)
+            _outline(place, view, outline)
+            _dots(place, rows, found.grid, view, centre)
         figure.colorbar(drawn, ax=axes[row, -1], shrink=0.85)
     return figure
 
 
-def _views(grid: Grid) -> list[tuple[int | None, str]]:
-    """One plane across each axis of the world that the grid's axes are closest to; in 2-D the picture itself."""
+def _centre(found: Maps, rows: LandmarkRows, labels: Image | None) -> np.ndarray:
+    """The voxel that all planes go through."""
+    grid, middle = found.grid, np.median(rows.fixed, axis=0)
+    if labels is not None:
+        inside = labels.grid.world(np.argwhere(labels.data).mean(axis=0))
+        nearest = np.argmin(np.linalg.norm(rows.moving - inside, axis=1))
+        middle = inside + rows.predicted[nearest] - rows.moving[nearest]  # about where it went: a plane is enough
+    return np.clip(np.rint(grid.index(middle)), 0, np.array(grid.shape) - 1)
+
+
+def _views(grid: Grid) -> list[View]:
+    """One plane across each axis of the world, along the grid's own axes; in 2-D the picture itself, y down."""
     if grid.dimension == 2:
-        return [(None, "")]
-    nearest = np.abs(grid.affine[:3, :3] / grid.spacing)
-    return [(int(np.argmax(nearest[world])), name) for world, name in VIEWS]
+        return [View("", None, 0, 1)]
+    closeness = np.abs(grid.affine[:3, :3] / grid.spacing)
+    x, y, z = (int(axis) for axis in linear_sum_assignment(-closeness)[1])
+    return [
+        View("axial", z, x, y, (0, 1), "LRPA"),
+        View("coronal", y, x, z, (0, 2), "LRIS"),
+        View("sagittal", x, y, z, (1, 2), "PAIS"),
+    ]
 
 
-def _everything(grid: Grid) -> Lattice:
-    return tuple(np.arange(n, dtype=float) for n in grid.shape)
+def _lattice(grid: Grid, view: View, centre: np.ndarray) -> Lattice:
+    if view.across is None:
+        return tuple(np.arange(n, dtype=float) for n in grid.shape)
+    return plane(grid, view.across, centre[view.across])
 
 
-def _cut(image: Image, lattice: Lattice) -> np.ndarray:
-    return image.data[np.ix_(*(axis.astype(int) for axis in lattice))]
+def _layers(found: Maps, fixed: Image, moving: Image | None, lattice: Lattice, top: float) -> list[Layer]:
+    layers = [Layer("fixed image", fixed.data[np.ix_(*(axis.astype(int) for axis in lattice))], "gray")]
+    if moving is not None:
+        index = moving.grid.index(found.pull_back.origins(lattice))
+        layers.append(Layer("moving image, warped", interpolator(moving, "linear")(index), "gray"))
+    return [*layers, Layer("95 % radius (mm)", found.on(lattice, "radius"), "viridis", top)]
 
 
-def _draw(axes: Any, data: np.ndarray, axis: int | None, grid: Grid, colours: str, limit: float | None) -> Any:
-    """A plane with the world's directions as people expect them: up is up, and x grows to the right."""
-    flat = data if axis is None else np.squeeze(data, axis=axis)
-    spacing = grid.spacing if axis is None else np.delete(grid.spacing, axis)
-    shown = np.swapaxes(flat, 0, 1)
-    low = 0.0 if limit else None
+def _draw(axes: Any, layer: Layer, view: View, grid: Grid) -> Any:
+    """A plane with up above and x growing to the right, its sides lettered."""
+    aspect = float(grid.spacing[view.up] / grid.spacing[view.right])
+    low = 0.0 if layer.top else None
     drawn = axes.imshow(
-        shown, cmap=colours, origin="upper" if axis is None else "lower", vmin=low, vmax=limit,
-        aspect=float(spacing[1] / spacing[0]), interpolation="nearest",
-    )  # fmt: skip
-    if axis is not None:
-        directions = np.delete(grid.affine[:3, :3] / grid.spacing, axis, axis=1)
-        strongest = [directions[np.argmax(np.abs(directions[:, k])), k] for k in (0, 1)]
-        axes.set_xlim(*sorted(axes.get_xlim(), reverse=bool(strongest[0] < 0)))
-        axes.set_ylim(*sorted(axes.get_ylim(), reverse=bool(strongest[1] < 0)))
+        view.flat(layer.data), cmap=layer.colours, origin="lower", vmin=low, vmax=layer.top, aspect=aspect
+    )
+    axes.set_title(f"{layer.title}, {view.title}" if view.title else layer.title, fontsize=10)
     axes.set_xticks([])
     axes.set_yticks([])
+    signs = _signs(view, grid)
+    axes.set_xlim(*sorted(axes.get_xlim(), reverse=bool(signs[0] < 0)))
+    axes.set_ylim(*sorted(axes.get_ylim(), reverse=bool(signs[1] < 0)))
+    for letter, (x, y) in zip(view.letters, ((0.03, 0.5), (0.97, 0.5), (0.5, 0.03), (0.5, 0.97)), strict=False):
+        axes.text(x, y, letter, transform=axes.transAxes, color="white", fontsize=8, ha="center", va="center")
     return drawn
 
 
-def _dots(axes: Any, rows: LandmarkRows, grid: Grid, axis: int | None, centre: np.ndarray) -> None:
+def _signs(view: View, grid: Grid) -> tuple[float, ...]:
+    """Whether the axes to the right and up run along the world's, or against them; in 2-D y runs down."""
+    if view.across is None:
+        return 1.0, -1.0
+    return tuple(grid.affine[world, axis] for world, axis in zip(view.world, (view.right, view.up), strict=True))
+
+
+def _outline(axes: Any, view: View, probability: np.ndarray | None) -> None:
+    if probability is not None and probability.max() > BORDERS[0] and min(view.flat(probability).shape) > 1:
+        axes.contour(
+            view.flat(probability), BORDERS, colors="cyan", linewidths=(0.7, 1.4, 0.7), linestyles=(":", "-", ":")
+        )
+
+
+def _dots(axes: Any, rows: LandmarkRows, grid: Grid, view: View, centre: np.ndarray) -> None:
     """Fixed landmarks as circles, predicted ones as crosses, where they are near the plane."""
     fixed, predicted = grid.index(rows.fixed), grid.index(rows.predicted)
-    if axis is not None:
-        near = np.abs(fixed[:, axis] - centre[axis]) * grid.spacing[axis] < NEAR_MM
-        fixed, predicted = (np.delete(points[near], axis, axis=1) for points in (fixed, predicted))
+    if view.across is not None:
+        near = np.abs(fixed[:, view.across] - centre[view.across]) * grid.spacing[view.across] < NEAR_MM
+        fixed, predicted = fixed[near], predicted[near]
     limits = axes.get_xlim(), axes.get_ylim()
-    axes.plot(*fixed.T, "o", mfc="none", mec="tab:red", ms=6, mew=1.2)
-    axes.plot(*predicted.T, "+", color="tab:orange", ms=6, mew=1.2)
+    axes.plot(*fixed[:, [view.right, view.up]].T, "o", mfc="none", mec="tab:red", ms=6, mew=1.2)
+    axes.plot(*predicted[:, [view.right, view.up]].T, "+", color="tab:orange", ms=6, mew=1.2)
     axes.set_xlim(limits[0])
     axes.set_ylim(limits[1])
