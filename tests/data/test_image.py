@@ -1,9 +1,9 @@
 """Grids and images: indices to world and back, what is outside, and what cannot be."""
 
 import numpy as np
-import problems
 import pytest
 
+import problems
 from kunita.data.image import Grid, Image, as_grid
 from kunita.errors import ImageError
 

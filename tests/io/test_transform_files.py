@@ -5,11 +5,11 @@ import importlib.util
 
 import nibabel
 import numpy as np
-import problems
 import pytest
 import SimpleITK as sitk
 
 import kunita
+import problems
 from kunita.errors import FileError
 from kunita.outputs.transforms import TOLERANCE, forward_transform, inverse_transform
 
