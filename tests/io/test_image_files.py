@@ -1,6 +1,7 @@
 """Images survive their files, and lie where nibabel and SimpleITK say they lie."""
 
 import gzip
+import locale
 import os
 import pathlib
 import struct
@@ -434,7 +435,11 @@ def test_files_of_other_kinds_are_refused(name):
 
 
 def dicom_series(folder, affine=AFFINES["oblique"], uid="1.2.3.4", without=(), count=SHAPE[2]):
-    """A series written by SimpleITK, its files named against the order of the slices."""
+    """A series written by SimpleITK, its files named against the order of the slices.
+
+    Its DICOM writer leaves the process in the C locale, where every other test would read text as ASCII.
+    """
+    place = locale.setlocale(locale.LC_ALL)
     folder.mkdir(exist_ok=True)
     volume = itk_volume(affine)
     rows = np.reshape(volume.GetDirection(), (3, 3))
@@ -454,6 +459,7 @@ def dicom_series(folder, affine=AFFINES["oblique"], uid="1.2.3.4", without=(), c
         writer.KeepOriginalImageUIDOn()
         writer.SetFileName(str(folder / f"{uid}-{99 - k}.dcm"))
         writer.Execute(piece)
+    locale.setlocale(locale.LC_ALL, place)
     return folder
 
 

@@ -98,7 +98,7 @@ class Maps:
         return float(self.field.values[..., _columns(self.grid.dimension).determinant].min())
 
 
-def maps(reg: Registration, reference: Grid | Image, progress: Progress = lambda fraction: None) -> Maps:
+def maps(reg: Registration, reference: Any, progress: Progress = lambda fraction: None) -> Maps:
     """Evaluate a registration on a grid in fixed space, on nodes as coarse as the tolerances allow."""
     grid = as_grid(reference)
     _check_dimension(reg, grid)
@@ -117,7 +117,7 @@ def maps(reg: Registration, reference: Grid | Image, progress: Progress = lambda
 
 def pull_back(
     reg: Registration,
-    reference: Grid | Image,
+    reference: Any,
     *,
     inverse: bool = False,
     progress: Progress = lambda fraction: None,
