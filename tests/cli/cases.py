@@ -84,6 +84,11 @@ def write_flat_case(folder: pathlib.Path) -> None:
     kunita.write_image(folder / "labels.png", kunita.Image(marked, np.eye(3)))
 
 
+def images(case: pathlib.Path) -> tuple:
+    """Options for both images: on their grids the transforms are small, and nothing else is drawn."""
+    return "--moving-image", case / "moving.nii.gz", "--fixed-image", case / "fixed.nii.gz", "--no-report"
+
+
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
     """Everything below a folder, hidden files included."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

@@ -434,12 +434,16 @@ def test_files_of_other_kinds_are_refused(name):
 # DICOM
 
 
-def dicom_series(folder, affine=AFFINES["oblique"], uid="1.2.3.4", without=(), count=SHAPE[2]):
-    """A series written by SimpleITK, its files named against the order of the slices.
-
-    Its DICOM writer leaves the process in the C locale, where every other test would read text as ASCII.
-    """
+@pytest.fixture(autouse=True)
+def same_locale():
+    """SimpleITK's DICOM writer leaves the process in the C locale, where every later test would read text as ASCII."""
     place = locale.setlocale(locale.LC_ALL)
+    yield
+    locale.setlocale(locale.LC_ALL, place)
+
+
+def dicom_series(folder, affine=AFFINES["oblique"], uid="1.2.3.4", without=(), count=SHAPE[2]):
+    """A series written by SimpleITK, its files named against the order of the slices."""
     folder.mkdir(exist_ok=True)
     volume = itk_volume(affine)
     rows = np.reshape(volume.GetDirection(), (3, 3))
@@ -459,7 +463,6 @@ def dicom_series(folder, affine=AFFINES["oblique"], uid="1.2.3.4", without=(), c
         writer.KeepOriginalImageUIDOn()
         writer.SetFileName(str(folder / f"{uid}-{99 - k}.dcm"))
         writer.Execute(piece)
-    locale.setlocale(locale.LC_ALL, place)
     return folder
 
 

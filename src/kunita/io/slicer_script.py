@@ -13,7 +13,7 @@ import os
 
 import slicer
 
-FOLDER = os.path.dirname(os.path.abspath(__file__)) if "__file__" in globals() else r"{folder}"
+FOLDER = os.path.dirname(os.path.abspath(__file__)) if "__file__" in globals() else {folder!r}
 
 
 def path(name):

@@ -43,13 +43,14 @@ def check_writable(target: Path, *, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def refusals(target: Path) -> Iterator[None]:
+def refusals(target: str | os.PathLike) -> Iterator[None]:
     """Turn what the operating system or a library says about a file into one line that names it."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        reason = "the disk is full (nothing was changed)" if full else (error.strerror or str(error).splitlines()[0])
+        said = error.strerror or str(error).partition("\n")[0] or type(error).__name__
+        reason = "the disk is full (nothing was changed)" if full else said
         raise FileError(f"{target}: cannot be written: {reason}") from error
 
 
