@@ -30,15 +30,15 @@ def main():
         reg = kunita.register(case.moving, case.fixed)
         truth = against_truth(case, reg, seed)
         for place, found in rows.items():
-            t = truth[place]
-            numbers = t["before_mm"], t["after_mm"], t["radius95_mm"], t["coverage"]["95"]
+            t = getattr(truth, place)
+            numbers = t.before_mm, t.after_mm, t.radius95_mm, t.held_95
             found.append(numbers)
             print(
                 f"{seed:4d}{reg.kernel.length_scale:11.0f} mm   {place:<8}"
                 + "{:7.2f}{:9.2f}{:11.2f}{:9.2f}".format(*numbers)
             )
     for place, found in rows.items():
-        before, after, radius, held = np.mean(found, axis=0)
+        before, after, _, held = np.mean(found, axis=0)
         print(f"{place}: after / before {after / before:.2f}, held {held:.3f}, held / 0.95 = {held / 0.95:.2f}")
 
 

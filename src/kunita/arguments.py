@@ -119,6 +119,7 @@ def _predict(commands: argparse._SubParsersAction) -> None:
                          "streamlines (.trk .tck)")  # fmt: skip
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write")
     command.add_argument("--inverse", action="store_true", help="points of the fixed space to moving space")
+    command.add_argument("--reference", type=Path, metavar="IMG", help="image whose grid a .trk file is to state")
     _reading(command, sides=False)
     _talking(command)
     _overwriting(command)
@@ -177,6 +178,7 @@ def _convert(commands: argparse._SubParsersAction) -> None:
     command.add_argument("input", type=Path, metavar="IN")
     command.add_argument("out", type=Path, metavar="OUT", help="its suffix says the format")
     command.add_argument("--from", dest="origin", metavar="F", help="frame (RAS, LPS, IMAGE) or format of the input")
+    command.add_argument("--reference", type=Path, metavar="IMG", help="image whose grid a .trk file is to state")
     command.add_argument("--to", dest="goal", metavar="F", help="frame or format of the output (such as ants)")
     _reading(command, sides=False)
     _talking(command)

@@ -42,8 +42,10 @@ def register(args: Namespace) -> int:
             console.progress() as tell,
             result_folder(args.out, names, overwrite=args.overwrite, rename=rename) as folder,
         ):
+            tell("reading the images")
+            images = results.read_images(request)
             reg = _fit(args, moving.landmarks(), fixed.landmarks(), tell)
-            document = results.write_results(reg, request, folder, args.out, remarks, tell)
+            document = results.write_results(reg, request, images, folder, args.out, remarks, tell)
     document["out"] = str(args.out)
     console.answer(f"{reg.summary()}\n  written    {args.out}/ ({len(document['files'])} files)", document)
     return ExitStatus.DONE if reg.converged else ExitStatus.NOT_CONVERGED
@@ -58,7 +60,8 @@ def predict(args: Namespace) -> int:
     with console.warnings():
         if is_geometry(args.points):
             moved, values = carry_geometry(reg, read_geometry(args.points, frame=args.frame), inverse=args.inverse)
-            write_geometry(args.out, moved, values, overwrite=args.overwrite)
+            grid = read_grid(args.reference) if args.reference else None
+            write_geometry(args.out, moved, values, reference=grid, overwrite=args.overwrite)
             radius = np.asarray(values.radius)
         else:
             table = _one_table(args.points, args)
@@ -149,7 +152,8 @@ def convert(args: Namespace) -> int:
     with console.warnings():
         if is_geometry(args.input):
             geometry = read_geometry(args.input, frame=origin.frame or args.frame)
-            write_geometry(args.out, geometry, frame=goal.frame, overwrite=args.overwrite)
+            grid = read_grid(args.reference) if args.reference else None
+            write_geometry(args.out, geometry, frame=goal.frame, reference=grid, overwrite=args.overwrite)
             n, what = len(geometry.points), "vertices"
         elif is_image(args.input):
             image = read_image(args.input, spacing=args.spacing)
@@ -402,7 +406,7 @@ def _describe_transform(path: Path) -> dict[str, Any]:
     except RuntimeError as error:
         raise FileError(f"{path}: neither a registration nor an ITK transform") from error
     return {"file": str(path), "kind": "ITK transform", "type": transform.GetName(),
-            "dimension": transform.GetDimension(), "frame": "LPS",
+            "dimension": transform.GetDimension(), "frame": "LPS" if transform.GetDimension() == 3 else "IMAGE",
             "maps": "points; an image is warped the other way"}  # fmt: skip
 
 

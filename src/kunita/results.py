@@ -10,10 +10,11 @@ import numpy as np
 from kunita.data.geometry import Mesh, Streamlines
 from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks
+from kunita.errors import FileError
 from kunita.figures.overview import overview
 from kunita.io.bids import BidsNames, dataset_description, sidecar
 from kunita.io.geometry_files.files import is_geometry, write_geometry
-from kunita.io.image_files.files import read_grid, read_image
+from kunita.io.image_files.files import read_image
 from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.map_files import map_suffix, map_writer, write_all_maps, write_map
 from kunita.io.registration_files import save
@@ -32,6 +33,9 @@ from kunita.registration import Registration
 
 SCALARS = ("fc", "std", "radius", "jacobian")
 SCRIPT = "load_in_slicer.py"
+
+PICTURE_CHANNELS = (1, 3, 4)
+"""Numbers per pixel that a TIFF file can have: one label each."""
 
 Tell = Callable[[str], Progress]
 """Told what begins; gives what is to be told how far it is."""
@@ -58,6 +62,29 @@ class Request:
         return (".h5", *((".nrrd",) if self.nrrd else ()), *((".nii.gz",) if self.nifti_xfm else ()))
 
 
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """The images of a request in memory, read before anything is computed: a broken file is refused at once."""
+
+    moving: Image | None = None
+    fixed: Image | None = None
+    labels: Image | None = None
+
+
+def read_images(request: Request) -> Images:
+    """Read the images, and refuse labels that cannot be carried along."""
+    files = (request.moving_image, request.fixed_image, request.labels)
+    images = Images(*(read_image(path, spacing=request.spacing) if path else None for path in files))
+    if images.labels is not None:
+        values = label_maps.label_values(images.labels)
+        if images.labels.grid.dimension == 2 and len(values) not in PICTURE_CHANNELS:
+            counts = ", ".join(str(n) for n in PICTURE_CHANNELS)
+            raise FileError(
+                f"{request.labels}: a picture holds {counts} labels, found {len(values)}; give them in turn"
+            )
+    return images
+
+
 def output_names(request: Request, dimension: int) -> tuple[str, ...]:
     """The names of all files that a request leads to, before anything is computed."""
     image = map_suffix(dimension)
@@ -75,24 +102,18 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
 
 
 def write_results(
-    reg: Registration, request: Request, folder: Path, place: Path, remarks: tuple[str, ...], tell: Tell
+    reg: Registration, request: Request, images: Images, folder: Path, place: Path, remarks: tuple[str, ...], tell: Tell
 ) -> Any:
     """Write all files into `folder` and give the summary; `place` is where they will be in the end."""
     save(reg, folder / RECORD)
-    rows = landmark_rows(reg)
+    rows, found = landmark_rows(reg), None
     _write_points(reg, rows, folder)
-    remarks += _write_transforms(reg, request, folder, tell)
-    found, warped = None, None
-    if request.fixed_image:
-        grid = read_grid(request.fixed_image, spacing=request.spacing)
-        found = maps(reg, grid, tell("evaluating the posterior"))
-        warped = read_image(request.moving_image, spacing=request.spacing) if request.moving_image else None
-        write_all_maps(folder, found, SCALARS, warped, tell("writing the maps"))
-        remarks += _write_extra_maps(found, request, folder, tell)
+    remarks += _write_transforms(reg, request, images, folder, tell)
+    if images.fixed is not None:
+        found = maps(reg, images.fixed, tell("evaluating the posterior"))
+        remarks += _write_maps(found, request, images, rows, folder, tell)
     targets = _write_targets(reg, request, folder) if request.targets_file else ()
-    if found is not None and request.figure:
-        _write_figure(reg, request, rows, found, warped, folder / "overview.png")
-    document = summary_document(summary(reg, rows, found, targets, remarks), **_provenance(request))
+    document = summary_document(summary(reg, rows, found, targets, remarks), **_provenance(request, images))
     _write_last(request, folder, place, document)
     return document
 
@@ -103,12 +124,12 @@ def _write_points(reg: Registration, rows: LandmarkRows, folder: Path) -> None:
     write_landmarks(folder / _points_name("predicted", reg.fixed.dimension), predicted)
 
 
-def _write_transforms(reg: Registration, request: Request, folder: Path, tell: Tell) -> tuple[str, ...]:
+def _write_transforms(reg: Registration, request: Request, images: Images, folder: Path, tell: Tell) -> tuple[str, ...]:
     """Both directions; remarks on those whose field could not be made exact enough."""
-    boxes = (_grid(request.fixed_image, request.spacing), _grid(request.moving_image, request.spacing))
+    fixed, moving = _grid(images.fixed), _grid(images.moving)
     transforms = {
-        "forward_xfm": forward_transform(reg, boxes[0], tell("transform of moving images")),
-        "inverse_xfm": inverse_transform(reg, boxes[1], tell("transform of fixed images")),
+        "forward_xfm": forward_transform(reg, fixed, tell("transform of moving images")),
+        "inverse_xfm": inverse_transform(reg, moving, tell("transform of fixed images")),
     }
     for name, transform in transforms.items():
         for suffix in request.transform_suffixes:
@@ -120,21 +141,32 @@ def _write_transforms(reg: Registration, request: Request, folder: Path, tell: T
     )
 
 
-def _write_extra_maps(found: Maps, request: Request, folder: Path, tell: Tell) -> tuple[str, ...]:
-    suffix = map_suffix(found.grid.dimension)
-    remarks: tuple[str, ...] = ()
+def _write_maps(
+    found: Maps, request: Request, images: Images, rows: LandmarkRows, folder: Path, tell: Tell
+) -> tuple[str, ...]:
+    """Everything on the fixed grid, and a first look at it."""
+    assert images.fixed is not None
+    suffix, remarks = map_suffix(found.grid.dimension), _maps_remarks(found)
+    write_all_maps(folder, found, SCALARS, images.moving, tell("writing the maps"))
     if request.covariance:
         write_map(folder / f"uncertainty_cov{suffix}", found, "cov", tell("covariance map"))
-    if request.labels:
-        remarks = _write_labels(found, request, folder / f"labels_probability{suffix}", tell("label probability"))
-    if not found.field.good:
-        remarks += ("the maps vary faster than they could be computed: less exact than 0.01 mm near the landmarks",)
+    if images.labels is not None:
+        path = folder / f"labels_probability{suffix}"
+        remarks += _write_labels(found, images.labels, path, tell("label probability"))
+    if request.figure:
+        figure = overview(found, images.fixed, images.moving, rows, images.labels)
+        with complete(folder / "overview.png") as partial:
+            figure.savefig(partial, dpi=120)
     return remarks
 
 
-def _write_labels(found: Maps, request: Request, path: Path, progress: Progress) -> tuple[str, ...]:
-    assert request.labels is not None
-    labels = read_image(request.labels, spacing=request.spacing)
+def _maps_remarks(found: Maps) -> tuple[str, ...]:
+    if found.field.good:
+        return ()
+    return ("the maps vary faster than they could be computed: less exact than 0.01 mm near the landmarks",)
+
+
+def _write_labels(found: Maps, labels: Image, path: Path, progress: Progress) -> tuple[str, ...]:
     values = label_maps.label_values(labels)
     several = len(values) > 1
     with map_writer(path, found.grid, np.float32, channels=several) as write:
@@ -161,15 +193,6 @@ def _write_targets(reg: Registration, request: Request, folder: Path) -> tuple[A
     return tuple({"name": n, "position": x, "std_mm": float(s), "radius95_mm": float(r)} for n, x, s, r in rows)
 
 
-def _write_figure(
-    reg: Registration, request: Request, rows: LandmarkRows, found: Maps, moving: Image | None, path: Path
-) -> None:
-    assert request.fixed_image is not None
-    figure = overview(found, read_image(request.fixed_image, spacing=request.spacing), moving, rows)
-    with complete(path) as partial:
-        figure.savefig(partial, dpi=120)
-
-
 def _write_last(request: Request, folder: Path, place: Path, document: Any) -> None:
     """The script for Slicer, sidecars, and the summary, which lists all of them."""
     rename = request.bids or (lambda name: name)
@@ -191,18 +214,18 @@ def _write_last(request: Request, folder: Path, place: Path, document: Any) -> N
     write_json(folder / SUMMARY, document)
 
 
-def _provenance(request: Request) -> dict[str, Any]:
+def _provenance(request: Request, images: Images) -> dict[str, Any]:
     """What the maps were made on: `kunita warp` uses the same grids."""
-    sides = {"moving": request.moving_image, "fixed": request.fixed_image}
-    grids = {side: _grid(path, request.spacing) for side, path in sides.items()}
+    paths = {"moving": request.moving_image, "fixed": request.fixed_image}
+    grids = {"moving": _grid(images.moving), "fixed": _grid(images.fixed)}
     return {
-        "images": {side: str(path) if path else None for side, path in sides.items()},
+        "images": {side: str(path) if path else None for side, path in paths.items()},
         "grids": {side: grid and {"shape": grid.shape, "affine": grid.affine} for side, grid in grids.items()},
     }
 
 
-def _grid(path: Path | None, spacing: Any) -> Grid | None:
-    return read_grid(path, spacing=spacing) if path else None
+def _grid(image: Image | None) -> Grid | None:
+    return None if image is None else image.grid
 
 
 def _points_name(stem: str, dimension: int) -> str:

@@ -1,13 +1,13 @@
 """The folder that a registration writes: all of its files appear at once, when all are complete, or none does."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from kunita.errors import FileError
 from kunita.io.writing import PARTIAL, refusals, sync
@@ -104,8 +104,8 @@ def _staging(home: Path) -> Iterator[Path]:
     staging = Path(tempfile.mkdtemp(prefix=f"{PARTIAL}-", dir=home))
     try:
         with (staging / LOCK).open("w") as lock:
-            with contextlib.suppress(OSError):  # a file system without locks: then leftovers stay
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a system without locks: then leftovers stay
+                _lock(lock)
             (staging / NEW).mkdir()
             yield staging
     finally:
@@ -119,13 +119,22 @@ def _abandoned(staging: Path) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
         try:
             lock = stack.enter_context((staging / LOCK).open("r+"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock)
         except FileNotFoundError:  # killed before it had a lock, or done this moment
             yield True
         except OSError:
             yield False
         else:
             yield True
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock a file until it is closed, or refuse at once."""
+    try:
+        import fcntl
+    except ImportError as error:
+        raise OSError("this system has no such locks") from error
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextlib.contextmanager

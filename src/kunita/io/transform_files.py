@@ -5,10 +5,12 @@
 `.nrrd`    the same for Slicer, with its `displacement field type` stated.
 """
 
+import io
 import os
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from kunita.data.image import Grid
@@ -22,9 +24,9 @@ VECTOR = 1007
 
 
 def write_transform(path: str | os.PathLike, transform: CompositeTransform, *, overwrite: bool = False) -> None:
-    """Write a transform in the format of the file's suffix: .h5 (or .hdf5, .tfm), .nii, .nii.gz or .nrrd."""
+    """Write a transform in the format of the file's suffix: .h5 (or .hdf5), .nii, .nii.gz or .nrrd."""
     name = Path(path).name.lower()
-    writers = {".h5": _write_itk, ".hdf5": _write_itk, ".tfm": _write_itk, ".nii": _write_nifti,
+    writers = {".h5": _write_itk, ".hdf5": _write_itk, ".nii": _write_nifti,
                ".nii.gz": _write_nifti, ".nrrd": _write_nrrd}  # fmt: skip
     suffix = next((suffix for suffix in writers if name.endswith(suffix)), None)
     if suffix is None:
@@ -39,15 +41,39 @@ def write_transform(path: str | os.PathLike, transform: CompositeTransform, *, o
 
 
 def _write_itk(path: Path, transform: CompositeTransform) -> None:
-    import SimpleITK as sitk
+    """ITK's HDF5 layout: numbered transforms, the last of which is applied first.
 
+    Made in memory, by h5py: ITK's own writer prints pages, and may end the process, when the disk is full.
+    """
     d, frame = transform.grid.dimension, _frame(transform.grid)
-    matrix = frames.flip_map(transform.affine, frame)
-    affine = sitk.AffineTransform(d)
-    affine.SetMatrix(matrix[:d, :d].ravel().tolist())
-    affine.SetTranslation(matrix[:d, d].tolist())
-    field = sitk.DisplacementFieldTransform(_field_image(transform.grid, transform.displacement, np.float64))
-    sitk.WriteTransform(sitk.CompositeTransform([affine, field]), str(path))
+    affine = frames.flip_map(transform.affine, frame)
+    grid = frames.flip_affine(transform.grid.affine, frame)
+    spacing = transform.grid.spacing
+    vectors = frames.flip_points(transform.displacement, frame)
+    geometry = [transform.grid.shape, grid[:d, d], spacing, (grid[:d, :d] / spacing).ravel()]
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        for name, text in (("ITKVersion", "5.4.0"), ("HDFVersion", h5py.version.hdf5_version), ("OSName", "any")):
+            _write_text(file, name, text)
+        _write_text(file, "TransformGroup/0/TransformType", f"CompositeTransform_double_{d}_{d}")
+        _write_part(
+            file, 1, f"AffineTransform_double_{d}_{d}", np.append(affine[:d, :d].ravel(), affine[:d, d]), np.zeros(d)
+        )
+        _write_part(
+            file, 2, f"DisplacementFieldTransform_double_{d}_{d}", _x_fastest(vectors).ravel(), np.concatenate(geometry)
+        )
+    path.write_bytes(content.getvalue())
+
+
+def _write_part(file: h5py.File, number: int, kind: str, parameters: np.ndarray, fixed: np.ndarray) -> None:
+    group = f"TransformGroup/{number}"
+    _write_text(file, f"{group}/TransformType", kind)
+    file[f"{group}/TransformParameters"] = np.asarray(parameters, dtype=np.float64)
+    file[f"{group}/TransformFixedParameters"] = np.asarray(fixed, dtype=np.float64)
+
+
+def _write_text(file: h5py.File, name: str, text: str) -> None:
+    file.create_dataset(name, data=np.array([text], dtype=object), dtype=h5py.string_dtype("ascii"))
 
 
 def _write_nrrd(path: Path, transform: CompositeTransform) -> None:
@@ -82,12 +108,18 @@ def _field_image(grid: Grid, displacement: np.ndarray, dtype: type) -> Any:
 
     d, frame = grid.dimension, _frame(grid)
     vectors: np.ndarray = np.asarray(frames.flip_points(displacement, frame), dtype)
-    image = sitk.GetImageFromArray(np.ascontiguousarray(np.swapaxes(vectors, 0, d - 1)), isVector=True)
+    image = sitk.GetImageFromArray(_x_fastest(vectors), isVector=True)
     affine = frames.flip_affine(grid.affine, frame)
     image.SetOrigin(affine[:d, d].tolist())
     image.SetSpacing(grid.spacing.tolist())
     image.SetDirection((affine[:d, :d] / grid.spacing).ravel().tolist())
     return image
+
+
+def _x_fastest(vectors: np.ndarray) -> np.ndarray:
+    """(…, d) vectors with the axes of space in ITK's order, x varying fastest."""
+    d = vectors.shape[-1]
+    return np.ascontiguousarray(np.transpose(vectors, (*reversed(range(d)), d)))
 
 
 def _frame(grid: Grid) -> Frame:

@@ -55,7 +55,9 @@ def refusals(target: str | os.PathLike) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on the disk."""
+    """Wait until a file, or (where there is such a thing) a folder's list of files, is on the disk."""
+    if os.name == "nt" and path.is_dir():
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -10,7 +10,6 @@ from kunita import scores
 from kunita.errors import LandmarkError
 from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.outputs.maps import Maps
-from kunita.outputs.transforms import landmark_box
 from kunita.posterior import LeaveOneOut
 from kunita.registration import Registration
 
@@ -112,10 +111,10 @@ def leave_one_out(reg: Registration) -> LeaveOneOut | None:
 
 
 def least_jacobian(reg: Registration) -> float:
-    """The smallest determinant on a coarse lattice over the moving landmarks' box."""
-    box = landmark_box(reg.moving.points, 0.0)
-    axes = [np.linspace(0, 1, PROBES)] * box.dimension
-    points = box.world(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, box.dimension))
+    """The smallest determinant on a coarse lattice over the moving landmarks' box, which may be flat or a point."""
+    low, high = reg.moving.points.min(axis=0), reg.moving.points.max(axis=0)
+    axes = [np.linspace(a, b, PROBES) for a, b in zip(low, high, strict=True)]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
     return float(np.linalg.det(reg.posterior.jacobian(points)).min())
 
 

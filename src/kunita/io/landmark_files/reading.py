@@ -83,9 +83,9 @@ class Reading:
         """
         self.refuse_index_options(text)
         frame, how = self._frame(text, listed.points.shape[1], stated, default)
-        if self.spacing is None:
+        if self.spacing is None or (calibrated and frame is Frame.IMAGE):  # lengths already: spacing is for pictures
             return listed.table(frame, how)
-        if calibrated or frame is not Frame.IMAGE:
+        if frame is not Frame.IMAGE:
             raise FileError(f"{text.path}: spacing is for pixels and voxel indices; this file's numbers are mm")
         return listed.scaled(self._pixel(text, 2)).table(frame, how)
 
