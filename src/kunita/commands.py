@@ -42,10 +42,12 @@ def register(args: Namespace) -> int:
             console.progress() as tell,
             result_folder(args.out, names, overwrite=args.overwrite, rename=rename) as folder,
         ):
-            tell("reading the images")
             images = results.read_images(request)
             reg = _fit(args, moving.landmarks(), fixed.landmarks(), tell)
             document = results.write_results(reg, request, images, folder, args.out, remarks, tell)
+    for remark in document["warnings"]:
+        if remark not in (*remarks, *reg.warnings):  # those were said when they came up
+            console.warn(remark)
     document["out"] = str(args.out)
     console.answer(f"{reg.summary()}\n  written    {args.out}/ ({len(document['files'])} files)", document)
     return ExitStatus.DONE if reg.converged else ExitStatus.NOT_CONVERGED
@@ -82,7 +84,7 @@ def predict(args: Namespace) -> int:
 
 def warp(args: Namespace) -> int:
     """`kunita warp`."""
-    from kunita.io.map_files import map_writer
+    from kunita.io.map_files import channel_count, map_writer
     from kunita.outputs.dense import slabs
     from kunita.outputs.maps import pull_back
     from kunita.outputs.warp import warped_slabs
@@ -97,8 +99,10 @@ def warp(args: Namespace) -> int:
         image = read_image(args.image, spacing=args.spacing)
         _check_dimension(args.image, image.grid.dimension, reg.fixed.dimension)
         pulled = pull_back(reg, grid, inverse=args.inverse, progress=tell("evaluating the map"))
+        for remark in pulled.remarks:
+            console.warn(remark)
         progress = tell(f"writing {args.out.name}")
-        writer = map_writer(args.out, grid, image.data.dtype, channels=image.channels, overwrite=args.overwrite)
+        writer = map_writer(args.out, grid, image.data.dtype, channels=channel_count(image), overwrite=args.overwrite)
         with writer as write:
             for slab, piece in zip(slabs(grid), warped_slabs(pulled, image, interpolation), strict=True):
                 write(piece)
@@ -119,6 +123,8 @@ def uncertainty(args: Namespace) -> int:
         grid = read_grid(args.reference, spacing=args.spacing)
         _check_dimension(args.reference, grid.dimension, reg.fixed.dimension)
         found = maps(reg, grid, tell("evaluating the posterior"))
+        for remark in found.remarks:
+            console.warn(remark)
         write_map(args.out, found, args.what, tell(f"writing {args.out.name}"), overwrite=args.overwrite)
     text = f"{args.what} ({UNITS[args.what]}) on {_shape(found.grid)}: {args.out}"
     console.answer(text, {"what": args.what, "units": UNITS[args.what], "out": str(args.out)})

@@ -10,8 +10,9 @@ import numpy as np
 from kunita.data.geometry import Mesh, Streamlines
 from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks
-from kunita.errors import FileError
+from kunita.errors import FileError, InverseError
 from kunita.figures.overview import overview
+from kunita.gaussians import GaussianPoints
 from kunita.io.bids import BidsNames, dataset_description, sidecar
 from kunita.io.geometry_files.files import is_geometry, write_geometry
 from kunita.io.image_files.files import read_image
@@ -110,8 +111,11 @@ def write_results(
     _write_points(reg, rows, folder)
     remarks += _write_transforms(reg, request, images, folder, tell)
     if images.fixed is not None:
-        found = maps(reg, images.fixed, tell("evaluating the posterior"))
-        remarks += _write_maps(found, request, images, rows, folder, tell)
+        try:
+            found = maps(reg, images.fixed, tell("evaluating the posterior"))
+            remarks += _write_maps(found, request, images, rows, folder, tell)
+        except InverseError as error:
+            remarks += (f"no maps on the fixed grid: {error}",)
     targets = _write_targets(reg, request, folder) if request.targets_file else ()
     document = summary_document(summary(reg, rows, found, targets, remarks), **_provenance(request, images))
     _write_last(request, folder, place, document)
@@ -126,15 +130,16 @@ def _write_points(reg: Registration, rows: LandmarkRows, folder: Path) -> None:
 
 def _write_transforms(reg: Registration, request: Request, images: Images, folder: Path, tell: Tell) -> tuple[str, ...]:
     """Both directions; remarks on those whose field could not be made exact enough."""
-    fixed, moving = _grid(images.fixed), _grid(images.moving)
-    transforms = {
-        "forward_xfm": forward_transform(reg, fixed, tell("transform of moving images")),
-        "inverse_xfm": inverse_transform(reg, moving, tell("transform of fixed images")),
-    }
+    transforms = {"inverse_xfm": inverse_transform(reg, _grid(images.moving), tell("transform of fixed images"))}
+    remarks: tuple[str, ...] = ()
+    try:
+        transforms["forward_xfm"] = forward_transform(reg, _grid(images.fixed), tell("transform of moving images"))
+    except InverseError as error:
+        remarks = (f"no forward_xfm: {error}",)
     for name, transform in transforms.items():
         for suffix in request.transform_suffixes:
             write_transform(folder / f"{name}{suffix}", transform)
-    return tuple(
+    return remarks + tuple(
         f"{name}: interpolating its field errs by up to {transform.error_mm:.2g} mm; for points use `kunita predict`"
         for name, transform in transforms.items()
         if not transform.good
@@ -146,7 +151,7 @@ def _write_maps(
 ) -> tuple[str, ...]:
     """Everything on the fixed grid, and a first look at it."""
     assert images.fixed is not None
-    suffix, remarks = map_suffix(found.grid.dimension), _maps_remarks(found)
+    suffix, remarks = map_suffix(found.grid.dimension), found.remarks
     write_all_maps(folder, found, SCALARS, images.moving, tell("writing the maps"))
     if request.covariance:
         write_map(folder / f"uncertainty_cov{suffix}", found, "cov", tell("covariance map"))
@@ -160,16 +165,10 @@ def _write_maps(
     return remarks
 
 
-def _maps_remarks(found: Maps) -> tuple[str, ...]:
-    if found.field.good:
-        return ()
-    return ("the maps vary faster than they could be computed: less exact than 0.01 mm near the landmarks",)
-
-
 def _write_labels(found: Maps, labels: Image, path: Path, progress: Progress) -> tuple[str, ...]:
     values = label_maps.label_values(labels)
     several = len(values) > 1
-    with map_writer(path, found.grid, np.float32, channels=several) as write:
+    with map_writer(path, found.grid, np.float32, channels=len(values) if several else None) as write:
         for slab, part in zip(slabs(found.grid), label_maps.probability_slabs(found, labels), strict=True):
             write(part if several else part[..., 0])
             progress((slab[-1][-1] + 1) / found.grid.shape[-1])
@@ -187,7 +186,8 @@ def _write_targets(reg: Registration, request: Request, folder: Path) -> tuple[A
         middle, most = (float(f(values.radius)) for f in (np.median, np.max))
         return ({"file": name, "n": len(moved.points), "median_radius95_mm": middle, "max_radius95_mm": most},)
     assert points is not None
-    carried, arrived = carry_landmarks(reg, points), reg.posterior.predict(points.points)
+    carried = carry_landmarks(reg, points)
+    arrived = GaussianPoints(carried.points, carried.covariances)
     write_landmarks(folder / name, carried)
     rows = zip(carried.labels, carried.points, arrived.std, arrived.radius(0.95), strict=True)
     return tuple({"name": n, "position": x, "std_mm": float(s), "radius95_mm": float(r)} for n, x, s, r in rows)
@@ -210,6 +210,7 @@ def _write_last(request: Request, folder: Path, place: Path, document: Any) -> N
         script = slicer_script(str(home), [(usual, there.name) for usual, there in files.items()], images)
         (folder / SCRIPT).write_text(script, encoding="utf-8")
         files[SCRIPT] = Path(rename(SCRIPT))
+    files[SUMMARY] = Path(rename(SUMMARY))
     document["files"] = [str(there) for usual, there in files.items() if usual not in SHARED]
     write_json(folder / SUMMARY, document)
 

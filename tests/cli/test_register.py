@@ -66,7 +66,7 @@ def test_the_summary_has_every_promised_key_and_agrees_with_the_record(result):
     assert 0 < summary["min_jacobian"] <= 1.5
     assert (summary["evidence"], summary["energy"]) == (reg.evidence, reg.energy)
     assert summary["iterations"] == reg.iterations > 0
-    assert set(summary["files"]) == FILES - {"summary.json"}
+    assert set(summary["files"]) == FILES
     assert (summary["suspects"], summary["warnings"]) == ([], [])
 
 
@@ -264,3 +264,19 @@ def test_a_real_case_read_in_the_wrong_frame_is_refused_with_the_right_one(tmp_p
     assert ended.status == ExitStatus.REFUSED
     assert "these look like RAS" in ended.err
     assert "--moving-frame RAS" in ended.err
+
+
+def test_a_map_that_folds_gives_all_that_can_be_given_and_says_what_cannot(tmp_path):
+    """The small-deformation model may fold: then fixed points have no pre-image, and the rest is still worth having."""
+    rng = np.random.default_rng(1)
+    points, names = rng.uniform(0, 60, (16, 2)), [f"L{i}" for i in range(16)]
+    for name, marked in (("a", points), ("b", points + 15 * rng.normal(size=points.shape))):
+        kunita.write_landmarks(tmp_path / f"{name}.csv", kunita.Landmarks(marked, names))
+    files = [str(tmp_path / "a.csv"), str(tmp_path / "b.csv"), "--out", str(tmp_path / "out")]
+    kernel = ["--length-scale", "25", "--amplitude", "15", "--noise", "0.7", "--model", "small"]
+    ended = kunita_command("register", *files, *kernel)
+    assert ended.status == ExitStatus.DONE
+    assert "no forward_xfm" in ended.err
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"registration.h5", "summary.json", "landmarks.csv", "inverse_xfm.h5"} <= written
+    assert "forward_xfm.h5" not in written

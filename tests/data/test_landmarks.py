@@ -50,6 +50,12 @@ def test_variances_stand_for_isotropic_covariances(variances):
         ({"points": POINTS, "names": ("a", "b")}, "names: expected 3"),
         ({"points": POINTS, "names": ("a", "b", "a")}, "'a' is used more than once"),
         ({"points": POINTS, "names": ("a", " ", "c")}, "row 1 is empty"),
+        ({"points": POINTS, "names": ("a", "a\u2028", "c")}, "'a' is used more than once"),
+        ({"points": POINTS, "undefined": [7]}, "undefined: expected places from 0 to 3, 4 being listed, found 7"),
+        ({"points": POINTS, "undefined": [-1]}, "undefined: .* found -1"),
+        ({"points": POINTS, "undefined": [1, 1]}, "undefined: expected distinct places, found 1 2 times"),
+        ({"points": POINTS, "undefined": [1.5]}, r"undefined: expected whole numbers, found \[1.5\]"),
+        ({"points": POINTS, "undefined": np.array([False, True])}, "undefined: expected whole numbers"),
         ({"points": POINTS, "covariances": np.eye(2)}, "expected shape"),
         (
             {"points": POINTS, "names": ("a", "b", "c"), "covariances": np.array([np.eye(2), -np.eye(2), np.eye(2)])},
@@ -65,6 +71,21 @@ def test_variances_stand_for_isotropic_covariances(variances):
 def test_bad_landmarks_are_refused_by_name(arguments, message):
     with pytest.raises(LandmarkError, match=message):
         Landmarks(**arguments)
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\n", "\u00a0", "\u2028", "\u3000"])
+def test_blanks_around_names_are_no_part_of_them(blank):
+    pairs = match(
+        Landmarks(POINTS, (f"{blank}a", "b", f"c{blank}d{blank}")), Landmarks(POINTS, ("b", f"c{blank}d", "a"))
+    )
+    assert pairs.labels == ("a", "b", f"c{blank}d")
+
+
+@pytest.mark.parametrize("undefined", [(), [0], [3], [4, 0, 2], np.array([1])])
+def test_there_are_as_many_labels_as_points_whatever_is_undefined(undefined):
+    landmarks = Landmarks(POINTS, undefined=undefined)
+    assert len(landmarks.labels) == len(landmarks) == 3
+    assert sorted({*landmarks.places, *landmarks.undefined}) == list(range(landmarks.listed))
 
 
 @pytest.mark.parametrize(

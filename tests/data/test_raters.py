@@ -90,6 +90,27 @@ def test_landmarks_are_matched_by_name_and_may_be_missing_in_some_files():
     assert np.allclose(pooled.points[3], (a.points[3] + c.points[3]) / 2, atol=0.5)
 
 
+def test_landmarks_without_names_keep_their_places_whoever_lacks_one():
+    truth, roots = problem(12, n=6)
+    a, b, c = (rater.points for rater in raters(truth, 0.1 * roots, 3, 13))
+    without = lambda points, *places: kunita.Landmarks(np.delete(points, places, axis=0), undefined=places)
+    pooled = kunita.pool_raters([without(a, 1), kunita.Landmarks(b), kunita.Landmarks(c)])
+    assert np.abs(pooled.points - truth).max() < 1
+    nobody = kunita.pool_raters([without(a, 2), without(b, 2), without(c, 2, 4)])
+    assert nobody.undefined == (2,)
+    assert nobody.labels == ("1", "2", "4", "5", "6")
+    assert np.abs(nobody.points - np.delete(truth, 2, axis=0)).max() < 1
+
+
+def test_two_raters_who_agree_exactly_and_a_third_who_does_not_can_be_pooled():
+    """Marks on whole voxels coincide easily: their median distance is zero, and still there is a spread."""
+    truth, _ = problem(14, n=8)
+    off = truth + np.random.default_rng(15).normal(size=truth.shape)
+    pooled = kunita.pool_raters([kunita.Landmarks(x) for x in (truth, truth, off)])
+    assert np.linalg.norm(pooled.points - truth, axis=1).max() < 1
+    assert np.linalg.eigvalsh(pooled.covariances).min() > 0
+
+
 def test_sets_that_cannot_be_pooled_are_refused():
     truth, roots = problem(10, n=5)
     a, b = raters(truth, roots, 2, 11)

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from kunita.errors import FileError
-from kunita.io.result_folder import RECORD, SUMMARY, check_result, find_record, result_folder, results_in
+from kunita.io.result_folder import RECORD, SUMMARY, check_result, find_record, result_folder, results_in, settle
+from kunita.io.writing import PARTIAL
 
 NAMES = (RECORD, "a.txt", "b.txt", SUMMARY)
 
@@ -47,10 +48,86 @@ for job in json.loads(sys.argv[1]):
 """
 
 
+MEETING = """
+import fcntl, itertools, json, pathlib, sys, threading
+from kunita.io.result_folder import result_folder, settle
+
+EVENTS = ("open", "os.mkdir", "os.remove", "os.rmdir", "fcntl.flock", "shutil.rmtree")
+
+class Run(threading.Thread):
+    def __init__(self, work, moment):
+        super().__init__()
+        self.work, self.left, self.there, self.go_on = work, moment, threading.Event(), threading.Event()
+        self.start()
+        self.there.wait()  # until its moment, or, where it has fewer, its end
+
+    def run(self):
+        try:
+            self.work()
+        finally:
+            self.there.set()
+
+def wait_at_the_moment(event, args):
+    run = threading.current_thread()
+    if event in EVENTS and isinstance(run, Run):
+        run.left -= 1
+        if run.left == 0:
+            run.there.set()
+            run.go_on.wait()
+
+def meet(home, moment, moment_of_other):
+    at_work, may_end = threading.Event(), threading.Event()
+
+    def write():
+        try:
+            with result_folder(home, ["a.txt"], overwrite=False) as folder:
+                at_work.set()
+                threading.current_thread().there.set()
+                may_end.wait()
+                (folder / "a.txt").write_text("whole")
+        finally:
+            at_work.set()
+
+    run, other = Run(write, moment), Run(lambda: settle(home), moment_of_other)
+    run.go_on.set()
+    at_work.wait()
+    other.go_on.set()
+    other.join()
+    settle(home)  # a third, who finds the lock as the other left it
+    may_end.set()
+    run.join()
+    return [path.name for path in home.iterdir()]
+
+sys.addaudithook(wait_at_the_moment)
+found = {}
+for moments in itertools.product(range(1, 7), range(1, 16)):
+    home = pathlib.Path(sys.argv[1], "-".join(map(str, moments)))
+    home.mkdir()
+    found[home.name] = meet(home, *moments)
+print(json.dumps(found))
+"""
+
+LOOKING = """
+import sys
+from kunita.errors import FileError
+from kunita.io.result_folder import find_record
+
+sys.addaudithook(lambda event, args: print(args[0]) if event in ("os.scandir", "os.listdir") else None)
+try:
+    find_record(sys.argv[1])
+except FileError:
+    pass
+"""
+
+
+def said_by(script, argument):
+    """What a script prints in a process of its own: hooks cannot be taken off again."""
+    return subprocess.check_output([sys.executable, "-c", script, str(argument)], text=True, timeout=60)
+
+
 def write_all(*jobs):
     """Write results, each in a process of its own that is killed at its nth change of the folder; how each ended."""
-    done = subprocess.check_output([sys.executable, "-c", WRITER, json.dumps(jobs)], text=True)
-    return [int(status) for status in done.split()]
+    return [int(status) for status in said_by(WRITER, json.dumps(jobs)).split()]
 
 
 def write(out, content, names=NAMES, moment=0, bids=False):
@@ -102,6 +179,18 @@ def test_a_run_at_work_is_left_alone(tmp_path):
     assert seen(tmp_path)[RECORD] == "mine"
 
 
+def test_a_run_that_meets_another_tidying_up_is_left_alone_whoever_is_how_far(tmp_path):
+    # the other is stopped at each of its changes, while this one goes on from each of its own up to its lock
+    found = json.loads(said_by(MEETING, tmp_path))
+    assert {moments: files for moments, files in found.items() if files != ["a.txt"]} == {}
+
+
+def test_a_folder_that_is_not_yet_locked_is_cleared_when_its_run_is_no_more(tmp_path):
+    (tmp_path / f"{PARTIAL}-x").mkdir()
+    settle(tmp_path)
+    assert leftovers(tmp_path) == []
+
+
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, ZeroDivisionError, FileError, OSError])
 def test_whatever_goes_wrong_everything_is_as_before(failure, tmp_path):
     write(tmp_path / "r", "old")
@@ -146,14 +235,42 @@ def test_the_dataset_s_own_files_are_written_once_and_then_left(tmp_path):
     assert (tmp_path / RECORD).read_text() == "second"
 
 
-def test_a_result_is_found_by_its_folder_its_record_and_not_among_several(tmp_path):
-    write(tmp_path / "one", "x")
-    write(tmp_path / "two", "x", bids=True)
-    assert find_record(tmp_path / "one") == find_record(tmp_path / "one" / RECORD) == tmp_path / "one" / RECORD
-    assert find_record(tmp_path / "two").name == f"sub-1_{RECORD}"
+def test_a_result_is_found_by_its_folder_and_its_record(tmp_path):
+    write(tmp_path, "x")
+    assert find_record(tmp_path) == find_record(tmp_path / RECORD) == tmp_path / RECORD
+
+
+def test_a_result_under_bids_names_is_found_from_the_dataset_the_subject_and_its_own_folder(tmp_path):
+    write(tmp_path, "x", bids=True)
+    record = tmp_path / "sub-1" / "xfm" / f"sub-1_{RECORD}"
+    assert {find_record(given) for given in (tmp_path, *record.parents[:2], record)} == {record}
+
+
+def test_one_of_several_results_has_to_be_named(tmp_path):
+    write(tmp_path, "x")
+    write(tmp_path, "x", bids=True)
     assert len(results_in(tmp_path)) == 2
-    with pytest.raises(FileError, match=f"one {RECORD}, found one/{RECORD}, two"):
+    with pytest.raises(FileError, match=f"one {RECORD}, found {RECORD}, sub-1/xfm/sub-1_{RECORD}"):
         find_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "listed"), [("", {"", "sub-1/xfm"}), (RECORD, {""}), ("sub-1", {"sub-1", "sub-1/xfm"})]
+)
+def test_only_folders_where_a_result_can_be_are_looked_into(given, listed, tmp_path):
+    write(tmp_path, "x")
+    for folder in ("sub-1/xfm", "sub-1/anat", "photos/2024", "sub-2"):
+        (tmp_path / folder).mkdir(parents=True)
+    seen_by_it = {os.path.relpath(line, tmp_path) for line in said_by(LOOKING, tmp_path / given).splitlines()}
+    assert seen_by_it == {os.path.normpath(folder) for folder in listed}
+
+
+def test_what_runs_left_elsewhere_is_left_to_those_who_look_there(tmp_path):
+    write(tmp_path, "x")
+    write(tmp_path / "deep", "x", moment=6)
+    assert leftovers(tmp_path / "deep")
+    find_record(tmp_path)
+    assert leftovers(tmp_path / "deep")
 
 
 @pytest.mark.parametrize(("name", "words"), [("file", "found a file"), ("file/deep", "is a file")])

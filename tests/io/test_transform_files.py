@@ -166,6 +166,30 @@ def test_two_dimensional_transforms_map_as_the_posterior_does(suffix, side, tmp_
     assert distance(apply_itk(found, points, np.ones(2)), exact(points).mean) < TOLERANCE
 
 
+def test_a_field_over_a_sheared_image_is_rectangular_and_right(side, tmp_path):
+    """Neither a qform nor most programs know shear: the field covers the image with a box of its own."""
+    reg, grid = problems.registered(3), GRIDS["oblique"]
+    shear = np.eye(4)
+    shear[0, 1] = 0.3
+    sheared = kunita.Grid(grid.shape, grid.affine @ shear)
+    make = {"forward": forward_transform, "inverse": inverse_transform}[side]
+    exact = {"forward": reg.posterior.inverse, "inverse": reg.posterior.predict}[side]
+    transform = make(reg, sheared)
+    points = sheared.world(np.random.default_rng(0).uniform(8, np.array(sheared.shape) - 9, (100, 3)))
+    for suffix in (".nii.gz", ".h5"):
+        kunita.write_transform(tmp_path / f"xfm{suffix}", transform)
+    field = sitk.DisplacementFieldTransform(sitk.ReadImage(str(tmp_path / "xfm.nii.gz"), sitk.sitkVectorFloat64))
+    for found in (field, sitk.ReadTransform(str(tmp_path / "xfm.h5"))):
+        assert distance(apply_itk(found, points), exact(points).mean) < TOLERANCE
+
+
+def test_a_field_that_needs_more_vectors_than_allowed_has_as_many_as_allowed_and_says_so(monkeypatch):
+    monkeypatch.setattr("kunita.outputs.transforms.MOST_VECTORS", 2000)
+    transform = forward_transform(problems.registered(3), GRIDS["RAS"])
+    assert not transform.good
+    assert 1000 < transform.grid.size <= 2000
+
+
 def test_nrrd_says_which_way_it_maps(tmp_path):
     transform, _ = transforms("LPS")["forward"]
     kunita.write_transform(tmp_path / "xfm.nrrd", transform)

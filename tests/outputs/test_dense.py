@@ -51,6 +51,22 @@ def test_a_function_too_rough_for_the_nodes_that_are_allowed_is_said_not_to_be_g
     assert field.error.max() > 1e-9
 
 
+def test_thick_slices_are_checked_where_they_are_and_need_few_nodes():
+    """Along an axis of few voxels every voxel is a node; between them nothing is asked for."""
+    grid = Grid((60, 60, 7), np.diag([1.0, 1.0, 10.0, 1.0]))
+    rough = lambda points, progress: np.sin(points[:, 2:] / 2)
+    field = field_of(grid, 1e-4, rough)
+    assert field.good
+    assert field.values.size < grid.size / 20
+
+
+def test_the_first_nodes_are_not_more_than_allowed_either(monkeypatch):
+    monkeypatch.setattr("kunita.outputs.dense.MOST_NODES", 3000)
+    field = field_of(problems.grid_around(np.eye(3)), 1e-3, spacing=0.1)
+    assert field.values[..., 0].size <= 3000
+    assert field.values[..., 0].size > 1500  # and not many fewer than allowed
+
+
 def test_slabs_cover_every_voxel_once_and_are_small():
     grid = Grid((300, 200, 150), np.eye(4))
     layers = np.concatenate([slab[-1] for slab in slabs(grid)])

@@ -55,6 +55,19 @@ def test_labels_warped_to_the_nearest_voxel_stay_labels():
     assert set(np.unique(warped.data)) == {0, 3, 7, 900}
 
 
+def test_no_label_is_skipped_by_a_shift_of_half_a_voxel_or_on_a_finer_grid():
+    grid = problems.grid_around(np.eye(3))
+    stripes = np.broadcast_to(np.arange(grid.shape[0])[:, None, None] + 1, grid.shape).astype(np.int16)
+    labels = kunita.Image(stripes, grid.affine)
+    shifted = kunita.warp_image(moved_by(0.5 * grid.spacing), labels, grid, interpolation="nearest")
+    inner = shifted.data[1:, 2, 2]
+    assert set(inner) == set(range(inner.min(), inner.max() + 1))
+    assert len(inner) - len(set(inner)) <= 1
+    finer = kunita.Grid(2 * np.array(grid.shape), grid.affine @ np.diag([0.5, 0.5, 0.5, 1.0]))
+    doubled = kunita.warp_image(moved_by(np.zeros(3)), labels, finer, interpolation="nearest").data[:, 2, 2]
+    assert np.all(np.bincount(doubled)[2 : grid.shape[0]] == 2)
+
+
 @pytest.mark.parametrize("d", [2, 3])
 def test_the_warped_image_is_the_moving_image_at_the_pre_image(d):
     """A linear ramp is interpolated exactly, so its value *is* the position."""

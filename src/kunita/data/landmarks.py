@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +17,12 @@ class Landmarks:
 
     Args:
         points: (n, d), mm; d = 2 or 3. Kept as a NumPy array.
-        names: n distinct, non-empty names, or None. Kept as a tuple.
+        names: n distinct, non-empty names, or None. Kept as a tuple, without the blanks around them, which no file
+            keeps reliably: names that differ in nothing else are the same.
         covariances: (n, d, d) localisation covariances, mm², symmetric positive definite; or one variance, or (n,) of
             them, mm², the same along every axis; or None. Kept as (n, d, d).
-        undefined: places (from 0) in the list that the landmarks come from that hold no point: listed, but never put
-            down. They keep the places of the others when two sets are paired by order.
+        undefined: distinct places (from 0) in the list that the landmarks come from that hold no point: listed, but
+            never put down. They keep the places of the others when two sets are paired by order.
     """
 
     points: Any
@@ -33,12 +35,12 @@ class Landmarks:
             raise LandmarkError(f"names: expected one per point, found the single string {self.names!r}")
         if self.names is not None and any(np.ndim(name) for name in self.names):
             raise LandmarkError("names: expected strings, found arrays (covariances are the third argument)")
-        names = None if self.names is None else tuple(str(name) for name in self.names)
+        names = None if self.names is None else tuple(str(name).strip() for name in self.names)
         points = _numbers(self.points, "points")
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "names", names)
-        object.__setattr__(self, "undefined", tuple(sorted({int(place) for place in self.undefined})))
         _check_points(points, names)
+        object.__setattr__(self, "undefined", _places(self.undefined, len(points)))
         if self.covariances is not None:
             covariances = _full_covariances(_numbers(self.covariances, "covariances"), *points.shape)
             check_covariances(covariances, points.shape, "covariances", self.labels)
@@ -129,18 +131,23 @@ def check_covariances(covariances: np.ndarray, shape: tuple[int, ...], what: str
     if covariances.shape != expected:
         raise LandmarkError(f"{what}: expected shape {expected}, found {covariances.shape}")
     for label, covariance in zip(labels, covariances, strict=True):
-        if not np.all(np.isfinite(covariance)):
-            raise LandmarkError(f"{what}: landmark {label!r} has a covariance that is not finite")
-        scale = np.abs(covariance).max()
-        if not np.allclose(covariance, covariance.T, atol=1e-9 * scale):
-            raise LandmarkError(f"{what}: landmark {label!r} has a covariance that is not symmetric")
-        smallest = np.linalg.eigvalsh(covariance)[0]
-        if not smallest > 1e-12 * scale:
-            kind = "not positive definite" if smallest <= 0 else "too flat to compute with"
-            raise LandmarkError(
-                f"{what}: landmark {label!r} has a covariance that is {kind} "
-                f"(its smallest eigenvalue is {smallest:.3g} mm², its largest entry {scale:.3g} mm²)"
-            )
+        flaw = covariance_flaw(covariance)
+        if flaw is not None:
+            raise LandmarkError(f"{what}: landmark {label!r} has a covariance that is {flaw}")
+
+
+def covariance_flaw(covariance: np.ndarray) -> str | None:
+    """Why a (d, d) matrix is no covariance to compute with, in whatever unit; None if it is one."""
+    if not np.all(np.isfinite(covariance)):
+        return "not finite"
+    scale = np.abs(covariance).max()
+    if not np.allclose(covariance, covariance.T, atol=1e-9 * scale):
+        return "not symmetric"
+    smallest = np.linalg.eigvalsh(covariance)[0]
+    if smallest > 1e-12 * scale:
+        return None
+    kind = "not positive definite" if smallest <= 0 else "too flat to compute with"
+    return f"{kind} (its smallest eigenvalue is {smallest:.3g}, its largest entry {scale:.3g})"
 
 
 def _full_covariances(variances: np.ndarray, n: int, d: int) -> np.ndarray:
@@ -159,6 +166,23 @@ def _numbers(value: Any, what: str) -> np.ndarray:
         raise LandmarkError(f"{what}: expected real numbers in a regular array, found {value!r:.80}") from error
 
 
+def _places(undefined: Any, n: int) -> tuple[int, ...]:
+    """The undefined places of a list that has n points at its other places, in order."""
+    try:
+        places = tuple(sorted(operator.index(place) for place in undefined))
+    except TypeError as error:
+        raise LandmarkError(f"undefined: expected whole numbers, found {undefined!r:.80}") from error
+    listed = n + len(places)
+    for place, count in collections.Counter(places).items():
+        if count > 1:
+            raise LandmarkError(f"undefined: expected distinct places, found {place} {count} times")
+        if not 0 <= place < listed:
+            raise LandmarkError(
+                f"undefined: expected places from 0 to {listed - 1}, {listed} being listed, found {place}"
+            )
+    return places
+
+
 def _check_points(points: np.ndarray, names: tuple[str, ...] | None) -> None:
     if points.size == 0:
         raise LandmarkError("no landmarks: at least one is needed")
@@ -167,10 +191,8 @@ def _check_points(points: np.ndarray, names: tuple[str, ...] | None) -> None:
     if names is not None:
         if len(names) != len(points):
             raise LandmarkError(f"names: expected {len(points)}, one per point, found {len(names)}")
-        if any(not name.strip() for name in names):
-            raise LandmarkError(
-                f"names: row {[not n.strip() for n in names].index(True)} is empty; pass names=None instead"
-            )
+        if "" in names:
+            raise LandmarkError(f"names: row {names.index('')} is empty; pass names=None instead")
         twice = [name for name, count in collections.Counter(names).items() if count > 1]
         if twice:
             rows = [i for i, name in enumerate(names) if name == twice[0]]

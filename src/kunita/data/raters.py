@@ -33,7 +33,7 @@ def pool_raters(raters: Sequence[Landmarks], *, spread: str = "mean") -> Landmar
 
     Args:
         raters: two or more sets, matched by name, or by order where any has no names. A landmark that some did not
-            mark is pooled from the others.
+            mark is pooled from the others. Covariances that they may have are not used: their spread tells.
         spread: "mean": the covariance of the pooled point, Σ̂ᵢ/(number of raters), which is what a registration wants
             as its noise, if the raters err independently; "rater": Σ̂ᵢ itself, the spread of a single rater.
     """
@@ -42,8 +42,11 @@ def pool_raters(raters: Sequence[Landmarks], *, spread: str = "mean") -> Landmar
     marks = _collect(raters)
     pooled = _pool(marks)
     counts = np.array([w.sum() ** 2 / (w**2).sum() for w in pooled.weights]) if spread == "mean" else 1.0
-    names = None if any(rater.names is None for rater in raters) else marks.names
-    return Landmarks(pooled.means, names, pooled.covariances / np.reshape(counts, (-1, 1, 1)))
+    covariances = pooled.covariances / np.reshape(counts, (-1, 1, 1))
+    if all(rater.names is not None for rater in raters):
+        return Landmarks(pooled.means, marks.names, covariances)
+    nobody = [place for place in range(raters[0].listed) if str(place + 1) not in marks.names]
+    return Landmarks(pooled.means, None, covariances, undefined=nobody)
 
 
 def far_marks(raters: Sequence[Landmarks]) -> list[tuple[str, int, float]]:
@@ -95,6 +98,8 @@ def _collect(raters: Sequence[Any]) -> _Marks:
         labels = [str(place + 1) for place in rater.places] if by_order else rater.names
         for label, point in zip(labels, rater.points, strict=True):
             found[label].append((r, point))
+    if by_order:  # places in their order, whoever marked them first
+        found = {label: found[label] for label in sorted(found, key=int)}
     if max(len(marks) for marks in found.values()) < 2:
         raise LandmarkError("pooling: no landmark was marked by two raters; do their names agree?")
     return _Marks(
@@ -126,6 +131,7 @@ def _common_start(marks: _Marks, means: np.ndarray) -> np.ndarray:
     d = means.shape[1]
     distances = [np.sum((x - mean) ** 2, axis=1) for x, mean in zip(marks.points, means, strict=True) if len(x) > 1]
     typical = float(np.mean([np.median(squared) for squared in distances])) / quantile(0.5, d)
+    typical = typical or float(np.mean(np.concatenate(distances))) / d  # most marks coincide: the few that do not, then
     if not typical > 0:
         raise LandmarkError("pooling: the raters agree exactly, so nothing is known of their spread; are these copies?")
     return typical * np.eye(d)

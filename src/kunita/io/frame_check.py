@@ -6,14 +6,25 @@ from kunita.data.image import Grid
 from kunita.data.landmarks import Landmarks
 from kunita.errors import LandmarkError
 from kunita.io.frames import Frame, flip_points
+from kunita.io.landmark_files.table import STATED
 
 TOUCHING = 1e-6
 
 
-def check_inside(landmarks: Landmarks, grid: Grid, side: str, image: str, frame: Frame) -> str | None:
+def check_inside(
+    landmarks: Landmarks, grid: Grid, side: str, image: str, frame: Frame, *, stated: str = ""
+) -> str | None:
     """A remark that names the landmarks outside their image and how far, or None; refuse a frame that cannot be.
 
     It is refused where most landmarks are outside as read, and most would be inside with x and y flipped.
+
+    Args:
+        landmarks: in memory's frame.
+        grid: that of the image.
+        side: moving or fixed.
+        image: what to call the image.
+        frame: the frame that the landmarks were read as.
+        stated: how it is known, as a LandmarkTable says: what a file states, no option overrules.
     """
     if grid.dimension != landmarks.dimension:
         raise LandmarkError(
@@ -31,8 +42,15 @@ def check_inside(landmarks: Landmarks, grid: Grid, side: str, image: str, frame:
             raise LandmarkError(
                 f"{side}: {len(outside)} of {n} landmarks lie outside {image} when read as {frame.value}, "
                 f"{n - flipped.sum()} of {n} inside when read as {other.value}: these look like {other.value}; "
-                f"if so, say --{side}-frame {other.value}"
+                f"if so, {_cure(side, frame, other, stated)}"
             )
     some = ", ".join(f"{landmarks.labels[i]} by {distances[i]:.1f} mm" for i in outside[:5])
     more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
     return f"{side}: {len(outside)} of {n} landmarks lie outside {image}: {some}{more}"
+
+
+def _cure(side: str, frame: Frame, other: Frame, stated: str) -> str:
+    """What to do about a wrong frame; columns are named after their axes in tables that Slicer exports."""
+    if stated != STATED:
+        return f"say --{side}-frame {other.value}"
+    return f"correct the file, which states {frame.value}: its CoordinateSystem, or the names of its columns"

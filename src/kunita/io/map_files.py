@@ -1,6 +1,8 @@
 """Maps as files: NIfTI written slab by slab in 3-D, TIFF in 2-D."""
 
 import contextlib
+import math
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,11 @@ from kunita.outputs.warp import warped_slabs
 Write = Callable[[np.ndarray], None]
 
 
+def channel_count(image: Image) -> int | None:
+    """How many numbers a voxel has; None for an image of plain numbers."""
+    return image.data.shape[-1] if image.channels else None
+
+
 def map_suffix(dimension: int) -> str:
     """.nii.gz in 3-D; .tif in 2-D, which holds floats and colours and opens everywhere."""
     return ".nii.gz" if dimension == 3 else ".tif"
@@ -26,17 +33,41 @@ def map_suffix(dimension: int) -> str:
 
 @contextlib.contextmanager
 def map_writer(
-    path: Path, grid: Grid, dtype: Any, *, channels: bool = False, overwrite: bool = False
+    path: Path, grid: Grid, dtype: Any, *, channels: int | None = None, overwrite: bool = False
 ) -> Iterator[Write]:
-    """What takes the slabs of a map one after the other; only a NIfTI file without channels is never held whole."""
-    if path.name.lower().endswith((".nii", ".nii.gz")) and not channels:
-        with slab_writer(path, grid, dtype, overwrite=overwrite) as write:
-            yield write
+    """What takes the slabs of a map one after the other, (…) or (…, channels); a NIfTI file is never held whole."""
+    if path.name.lower().endswith((".nii", ".nii.gz")) and grid.dimension == 3:
+        with slab_writer(path, grid, dtype, channels=channels, overwrite=overwrite) as write:
+            if channels is None:
+                yield write
+            else:
+                with _spool(path.parent, channels, write) as keep:
+                    yield keep
         return
     parts: list[np.ndarray] = []
     yield parts.append
     data = np.concatenate(parts, axis=grid.dimension - 1)
-    write_image(path, Image(data, grid.affine, channels), overwrite=overwrite)
+    write_image(path, Image(data, grid.affine, channels is not None), overwrite=overwrite)
+
+
+@contextlib.contextmanager
+def _spool(folder: Path, channels: int, write: Write) -> Iterator[Write]:
+    """Keep slabs with channels on the disk until all are there: NIfTI wants the first channel of all of them first."""
+    pieces: list[tuple[tuple[int, ...], np.dtype]] = []
+    with tempfile.TemporaryFile(dir=folder) as spool:
+
+        def keep(slab: np.ndarray) -> None:
+            pieces.append((slab.shape[:-1], slab.dtype))
+            for channel in range(channels):
+                spool.write(np.ascontiguousarray(slab[..., channel]).tobytes())
+
+        yield keep
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in pieces]
+        starts = channels * np.cumsum([0, *sizes])
+        for channel in range(channels):
+            for (shape, dtype), size, start in zip(pieces, sizes, starts, strict=False):
+                spool.seek(int(start) + channel * size)
+                write(np.frombuffer(spool.read(size), dtype).reshape(shape))
 
 
 def write_map(path: Path, found: Maps, what: str, progress: Progress, *, overwrite: bool = False) -> None:
@@ -80,8 +111,8 @@ def write_all_maps(
         }
         warp = files.enter_context(_warped_writer(folder / f"warped{suffix}", found, image))
         for slab in slabs(grid):
-            for what in scalars:
-                write[what](found.on(slab, what).astype(np.float32))
+            for what, data in found.several(slab, scalars):
+                write[what](data.astype(np.float32))
             warp()
             progress((slab[-1][-1] + 1) / grid.shape[-1])
 
@@ -93,5 +124,5 @@ def _warped_writer(path: Path, found: Maps, image: Image | None) -> Iterator[Cal
         yield lambda: None
         return
     pieces = warped_slabs(found.pull_back, image, "linear")
-    with map_writer(path, found.grid, image.data.dtype, channels=image.channels) as write:
+    with map_writer(path, found.grid, image.data.dtype, channels=channel_count(image)) as write:
         yield lambda: write(next(pieces))

@@ -20,8 +20,15 @@ SHARED = ("dataset_description.json", ".bidsignore")
 NEW, READY, COMPLETE, LOCK, TARGET = "new", "ready", "complete", "lock", "target"
 """In the temporary folder: files in the making, then under their final names, then complete."""
 
+BELOW = ("xfm", "sub-*/xfm")
+"""Where results under BIDS names are, below a subject's folder and below the root of a dataset."""
+
 Rename = Callable[[str], str]
 """From a file's usual name to the path, relative to the folder, where it appears."""
+
+
+class NoLocksError(OSError):
+    """The system, or the file system, has no locks: then what a killed run left stays."""
 
 
 @contextlib.contextmanager
@@ -68,8 +75,9 @@ def check_result(target: Path, names: Sequence[str], *, overwrite: bool, rename:
 
 
 def results_in(folder: Path) -> list[Path]:
-    """The records of registrations in a folder; under BIDS names also deeper."""
-    return sorted(path for path in folder.glob(f"**/*{RECORD}") if PARTIAL not in str(path.relative_to(folder)))
+    """The records of registrations in a folder, and in the folders of BIDS below it; no other is entered."""
+    found = (record for home in _homes(folder) for record in home.glob(f"*{RECORD}"))
+    return sorted(record for record in found if not record.name.startswith(PARTIAL))
 
 
 def find_record(path: str | os.PathLike) -> Path:
@@ -77,7 +85,8 @@ def find_record(path: str | os.PathLike) -> Path:
     given = Path(path)
     if given.exists():
         with refusals(given):
-            settle(given if given.is_dir() else given.parent)
+            for home in _homes(given) if given.is_dir() else (given.parent,):
+                settle(home)
     if given.is_file():
         return given
     found = results_in(given) if given.is_dir() else []
@@ -87,30 +96,56 @@ def find_record(path: str | os.PathLike) -> Path:
     raise FileError(f"{given}: expected a folder with one {RECORD}, found {names or 'none'}")
 
 
-def settle(folder: Path) -> None:
+def settle(home: Path) -> None:
     """Finish what runs that are no more left here: complete results are moved to their places, the rest is removed."""
-    for staging in folder.glob(f"**/{PARTIAL}-*/"):
+    for staging in home.glob(f"{PARTIAL}-*/"):
         with _abandoned(staging) as abandoned:
             if abandoned:
-                where = staging / TARGET
-                if (staging / COMPLETE).is_dir():
-                    _move(staging, staging.parent / where.read_text(encoding="utf-8"))
-                shutil.rmtree(staging, ignore_errors=True)
+                if _files(staging / COMPLETE):
+                    _move(staging, home / (staging / TARGET).read_text(encoding="utf-8"))
+                _clear(staging)
+        if abandoned:
+            _remove(staging)
+
+
+def _homes(folder: Path) -> tuple[Path, ...]:
+    """The folders that can hold a result, in a folder that the user gave: it could be a whole home."""
+    return (folder, *(home for pattern in BELOW for home in sorted(folder.glob(pattern)) if home.is_dir()))
 
 
 @contextlib.contextmanager
 def _staging(home: Path) -> Iterator[Path]:
     """A new temporary folder, locked as long as this process is at work on it, however that ends."""
-    staging = Path(tempfile.mkdtemp(prefix=f"{PARTIAL}-", dir=home))
+    staging, lock = _claim(home)
     try:
-        with (staging / LOCK).open("w") as lock:
-            with contextlib.suppress(OSError):  # a system without locks: then leftovers stay
-                _lock(lock)
-            (staging / NEW).mkdir()
-            yield staging
+        with lock:
+            try:
+                (staging / NEW).mkdir()
+                yield staging
+            finally:
+                if not _files(staging / COMPLETE):  # else `settle` will move the rest
+                    _clear(staging)
     finally:
-        if not any((staging / COMPLETE).rglob("*.*")):  # complete but not yet all moved: `settle` will
-            shutil.rmtree(staging, ignore_errors=True)
+        _remove(staging)
+
+
+def _claim(home: Path) -> tuple[Path, contextlib.AbstractContextManager[object]]:
+    """A new temporary folder, and its lock.
+
+    Until it is locked, another run may take it for abandoned. Both then reach for the same lock, and only one gets it:
+    if that is the other, which removes the folder, this one begins again.
+    """
+    while True:
+        staging = Path(tempfile.mkdtemp(prefix=f"{PARTIAL}-", dir=home))
+        try:
+            return staging, _locked(staging)
+        except (BlockingIOError, FileNotFoundError):
+            continue
+        except NoLocksError:
+            return staging, contextlib.nullcontext()
+        except OSError:
+            _remove(staging)
+            raise
 
 
 @contextlib.contextmanager
@@ -118,23 +153,53 @@ def _abandoned(staging: Path) -> Iterator[bool]:
     """Whether nobody is at work on a temporary folder; held locked meanwhile, so that only one tidies it up."""
     with contextlib.ExitStack() as stack:
         try:
-            lock = stack.enter_context((staging / LOCK).open("r+"))
-            _lock(lock)
-        except FileNotFoundError:  # killed before it had a lock, or done this moment
-            yield True
-        except OSError:
+            stack.enter_context(_locked(staging))
+        except OSError:  # somebody is, or it has just gone, or is not ours, or there are no locks
             yield False
         else:
             yield True
+
+
+def _locked(staging: Path) -> IO[str]:
+    """The lock of a temporary folder, made if need be, and held until it is closed; refused at once if another has it.
+
+    Who held it before may have removed it meanwhile: a lock on a file that is no longer there holds nothing.
+    """
+    path = staging / LOCK
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(path.open("a"))
+        _lock(lock)
+        if not os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+            raise FileNotFoundError(f"{path}: removed while it was locked")
+        stack.pop_all()
+    return lock
 
 
 def _lock(file: IO[str]) -> None:
     """Lock a file until it is closed, or refuse at once."""
     try:
         import fcntl
-    except ImportError as error:
-        raise OSError("this system has no such locks") from error
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError) as error:
+        raise NoLocksError("this system has no such locks") from error
+
+
+def _clear(staging: Path) -> None:
+    """Empty a temporary folder while its lock is held; that goes last, so that its next holder finds nothing to do."""
+    for part in (COMPLETE, READY, NEW):
+        shutil.rmtree(staging / part, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for name in (TARGET, LOCK):
+            (staging / name).unlink(missing_ok=True)
+
+
+def _remove(staging: Path) -> None:
+    """Remove a temporary folder if it is empty, once its lock is closed: network drives keep open files till then."""
+    with contextlib.suppress(OSError):
+        staging.rmdir()
 
 
 @contextlib.contextmanager
@@ -167,7 +232,7 @@ def _declare_complete(staging: Path, target: Path, rename: Rename) -> None:
 def _move(staging: Path, target: Path) -> None:
     """Move complete files to their places, the summary last; after a kill it goes on where it ended."""
     complete = staging / COMPLETE
-    files = [file for file in complete.rglob("*") if file.is_file()]
+    files = _files(complete)
     for file in sorted(files, key=lambda file: file.name.endswith(SUMMARY)):
         place = target / file.relative_to(complete)
         if file.name.endswith(SUMMARY):
@@ -177,6 +242,10 @@ def _move(staging: Path, target: Path) -> None:
         file.replace(place)
     for folder in {(target / file.relative_to(complete)).parent for file in files}:
         sync(folder)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file()]
 
 
 def _listed(summary: Path, folder: Path | None = None) -> set[Path]:

@@ -30,7 +30,19 @@ def volume(name, title, colours=None, label=False):
     return node
 
 
+def given(image):
+    """Load an image that was registered, if it is still there and Slicer can; DICOM folders need its DICOM module."""
+    if os.path.isfile(image):
+        try:
+            slicer.util.loadVolume(image)
+        except RuntimeError as error:
+            print(f"{{image}} was not loaded: {{error}}")
+
+
 '''
+
+MODELS = (".vtk", ".vtp", ".ply", ".stl")
+"""Meshes that Slicer reads."""
 
 LOADERS = {
     "warped.nii.gz": 'volume({name!r}, "moving image, warped")',
@@ -43,14 +55,43 @@ LOADERS = {
     "inverse_xfm.h5": 'slicer.util.loadTransform(path({name!r})).SetName("fixed image to moving")',
     "predicted.mrk.json": 'slicer.util.loadMarkups(path({name!r})).SetName("landmarks, predicted")',
     "targets.mrk.json": 'slicer.util.loadMarkups(path({name!r})).SetName("targets, predicted")',
+    **{f"targets{suffix}": 'slicer.util.loadModel(path({name!r})).SetName("targets, predicted")' for suffix in MODELS},
 }
 """How each file is loaded, in this order."""
 
+REASONS = (
+    ("uncertainty_cov.nii.gz", "the covariance, six components in a voxel, is for other programs"),
+    ("_xfm.nrrd", "the same map as the transform in .h5"),
+    ("_xfm.nii.gz", "the same map as the transform in .h5"),
+    (".trk", "plain Slicer cannot read these streamlines"),
+    (".tck", "plain Slicer cannot read these streamlines"),
+    (".tsf", "plain Slicer cannot read values along streamlines"),
+    (".gii", "plain Slicer cannot read GIfTI"),
+    (".csv", "a table, not for the views"),
+    (".png", "a picture of the result"),
+    ("registration.h5", "the record, for kunita"),
+    ("", "about the result"),
+)
+"""By the end of its usual name, why a file is not loaded: the first that fits."""
+
 
 def slicer_script(folder: str, files: Sequence[tuple[str, str]], images: Sequence[str]) -> str:
-    """The script for the files of a result: pairs of usual name and name in the folder; `images` are the user's own."""
+    """The script for the files of a result: each is loaded, or a comment says why not.
+
+    Args:
+        folder: where the result will be.
+        files: pairs of usual name and name in the folder.
+        images: the user's own.
+    """
     there = dict(files)
-    lines = [f"if os.path.exists({image!r}):\n    slicer.util.loadVolume({image!r})" for image in images]
+    lines = [f"given({image!r})" for image in images]
     lines += [call.format(name=there[usual]) for usual, call in LOADERS.items() if usual in there]
     lines.append("slicer.util.resetSliceViews()")
+    lines += [_remark(usual, name) for usual, name in files if usual not in LOADERS]
     return HEAD.format(folder=folder) + "\n".join(lines) + "\n"
+
+
+def _remark(usual: str, name: str) -> str:
+    """A comment that names a file and says why it is not loaded."""
+    reason = next(reason for ending, reason in REASONS if usual.endswith(ending))
+    return f"# not loaded: {name!r} ({reason})"

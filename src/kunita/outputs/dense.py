@@ -83,6 +83,8 @@ def smooth_field(
     spacing_mm: float,
     around: np.ndarray,
     progress: Progress = lambda fraction: None,
+    *,
+    between_voxels: bool = False,
 ) -> SmoothField:
     """Sample a function at nodes that are refined until interpolation is within the tolerances.
 
@@ -93,21 +95,28 @@ def smooth_field(
         spacing_mm: distance of the first nodes.
         around: (n, d) world points near which the function varies most: checked, in addition to random places.
         progress: told the fraction done; it starts again with each refinement.
+        between_voxels: whether the field is wanted there too, not only at the voxels.
     """
-    checks = _checks(grid, around, spacing_mm)
+    least = finest_spacing(grid, MOST_NODES)
+    spacing = max(spacing_mm, least)
+    checks = _checks(grid, around, spacing, between_voxels)
     exact = function(grid.world(checks), lambda fraction: None)
     allowed = tolerances(exact)
-    spacing, best = spacing_mm, None
     while True:
-        nodes = _nodes(grid, spacing)
-        field = _sampled(function, grid, nodes, progress)
+        field = _sampled(function, grid, _nodes(grid, spacing), progress)
         misses = np.abs(field.at(checks) - exact)
         worst = float(np.max(misses / allowed)) / SAFETY
-        best = dataclasses.replace(field, error=misses.max(axis=0), good=worst <= 1)
-        finest = all(len(k) == n for k, n in zip(nodes, grid.shape, strict=True))
-        spacing *= np.clip(0.9 * max(worst, 1e-9) ** (-1 / (DEGREE + 1)), 0.5, 0.85)
-        if worst <= 1 or finest or np.prod([len(k) for k in _nodes(grid, spacing)]) > MOST_NODES:
-            return dataclasses.replace(best, good=best.good or finest)
+        if worst <= 1 or spacing <= least:
+            return dataclasses.replace(field, error=misses.max(axis=0), good=worst <= 1)
+        spacing = max(least, spacing * float(np.clip(0.9 * worst ** (-1 / (DEGREE + 1)), 0.5, 0.85)))
+
+
+def finest_spacing(grid: Grid, most: int) -> float:
+    """The smallest distance of nodes along the grid's axes with no more than so many of them, mm."""
+    spacing = float(grid.spacing.min())
+    while np.prod(_counts(grid, spacing), dtype=float) > most:
+        spacing *= 1.03
+    return spacing
 
 
 def slabs(grid: Grid) -> Iterator[Lattice]:
@@ -142,17 +151,20 @@ def _sampled(
 
 def _nodes(grid: Grid, spacing_mm: float) -> tuple[np.ndarray, ...]:
     """Nodes of about this distance along each axis, ends included; never finer than the voxels."""
+    return tuple(np.linspace(0, n - 1, k) for n, k in zip(grid.shape, _counts(grid, spacing_mm), strict=True))
+
+
+def _counts(grid: Grid, spacing_mm: float) -> np.ndarray:
     extents = (np.array(grid.shape) - 1) * grid.spacing
-    counts = np.minimum(np.maximum(np.ceil(extents / spacing_mm).astype(int) + 1, DEGREE + 1), grid.shape)
-    return tuple(np.linspace(0, n - 1, k) for n, k in zip(grid.shape, counts, strict=True))
+    return np.minimum(np.maximum(np.ceil(extents / spacing_mm).astype(int) + 1, DEGREE + 1), grid.shape)
 
 
-def _checks(grid: Grid, around: np.ndarray, spacing_mm: float) -> np.ndarray:
+def _checks(grid: Grid, around: np.ndarray, spacing_mm: float, between_voxels: bool) -> np.ndarray:
     """Voxel coordinates where the error is measured: anywhere, and around given points."""
     rng = np.random.default_rng(0)
     last = np.array(grid.shape) - 1
     anywhere = rng.uniform(0, 1, (NUM_CHECKS, grid.dimension)) * last
-    near = around[rng.integers(len(around), size=NUM_CHECKS)] + 0.25 * spacing_mm * rng.normal(
-        size=(NUM_CHECKS, grid.dimension)
-    )
-    return np.concatenate([anywhere, np.clip(grid.index(near), 0, last)])
+    scatter = 0.25 * spacing_mm * rng.normal(size=anywhere.shape)
+    near = np.clip(grid.index(around[rng.integers(len(around), size=NUM_CHECKS)] + scatter), 0, last)
+    checks = np.concatenate([anywhere, near])
+    return checks if between_voxels else np.rint(checks)

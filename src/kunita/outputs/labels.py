@@ -9,7 +9,7 @@ from scipy import ndimage, stats
 from kunita.data.image import Image
 from kunita.errors import ImageError
 from kunita.outputs.dense import Lattice, slabs
-from kunita.outputs.maps import Maps, maps
+from kunita.outputs.maps import Maps, maps, warn
 from kunita.outputs.warp import nearest
 from kunita.registration import Registration
 
@@ -28,6 +28,7 @@ def label_probability(reg: Registration, labels: Image, reference: Any) -> Image
     gives one image; several give one channel each, in the order of their values (see `label_values`).
     """
     found = maps(reg, reference)
+    warn(found.remarks)
     data = np.concatenate(list(probability_slabs(found, labels)), axis=found.grid.dimension - 1)
     one = data.shape[-1] == 1
     return Image(data[..., 0] if one else data, found.grid.affine, channels=not one)

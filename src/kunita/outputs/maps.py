@@ -6,13 +6,14 @@ y, in fixed space, and the Jacobian is that of φ at x (so a determinant above o
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from kunita.data.image import Grid, Image, as_grid
-from kunita.errors import ArgumentError
+from kunita.errors import ArgumentError, KunitaWarning
 from kunita.gaussians import ball_radius_of_variances
 from kunita.kernels import length_scales
 from kunita.outputs.dense import Lattice, Progress, SmoothField, lattice_points, slabs, smooth_field
@@ -48,6 +49,14 @@ class PullBack:
     @property
     def grid(self) -> Grid:
         return self.field.grid
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What to say of a field that could not be made exact enough."""
+        error = float(np.linalg.norm(self.field.error[: self.grid.dimension]))
+        if error <= MEAN_TOLERANCE:
+            return ()
+        return (f"the map varies faster than could be computed: interpolated, it errs by up to {error:.2g} mm",)
 
     def origins(self, lattice: Lattice) -> np.ndarray:
         """The points that arrive at the voxels of a lattice, (…, d)."""
@@ -92,9 +101,27 @@ class Maps:
         """Covariance of the pre-images of a lattice's voxels in moving space, (…, d, d)."""
         return unpacked(self.field.on(lattice, _columns(self.grid.dimension).carried_back))
 
+    def several(self, lattice: Lattice, whats: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Several maps, the covariance interpolated once for all of them."""
+        covariance = self.field.on(lattice, _columns(self.grid.dimension).covariance)
+        for what in whats:
+            yield what, self.on(lattice, what) if what == "jacobian" else summarise(what, covariance)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What to say of maps that could not be made exact enough."""
+        if self.field.good:
+            return ()
+        part = self.field.error[_columns(self.grid.dimension).covariance]
+        return (
+            *self.pull_back.remarks,
+            f"the uncertainty varies faster than could be computed: interpolated, a variance errs by up to "
+            f"{part.max():.2g} mm²; smaller images, or a longer length scale, help",
+        )
+
     @property
     def least_jacobian(self) -> float:
-        """The smallest determinant at the nodes: positive where nothing folds."""
+        """The smallest determinant at the nodes, which are finer than what it varies over."""
         return float(self.field.values[..., _columns(self.grid.dimension).determinant].min())
 
 
@@ -142,12 +169,20 @@ def uncertainty_map(reg: Registration, grid: Any, what: str = "fc") -> Image:
         reg: a registration.
         grid: a Grid, or an Image on it.
         what: "fc" ‖Λ‖_F, mm²; "std" √(tr Λ/d), mm; "radius" of the 95 % ball, mm; "cov" the components
-            xx, yx, yy, zx, zy, zz of Λ, mm²; "jacobian" the determinant.
+            xx, yx, yy, zx, zy, zz of Λ, mm², along memory's own axes, RAS (`kunita uncertainty --what cov` writes
+            them along LPS, as other programs want); "jacobian" the determinant.
     """
     check_what(what)
     found = maps(reg, grid)
+    warn(found.remarks)
     data = np.concatenate([found.on(slab, what) for slab in slabs(found.grid)], axis=found.grid.dimension - 1)
     return Image(data.astype(np.float32), found.grid.affine, channels=what == "cov")
+
+
+def warn(remarks: Sequence[str]) -> None:
+    """Say to the caller of a public function what deserves a second look."""
+    for remark in remarks:
+        warnings.warn(remark, KunitaWarning, stacklevel=3)
 
 
 def check_what(what: str) -> str:

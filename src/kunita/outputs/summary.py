@@ -119,10 +119,12 @@ def least_jacobian(reg: Registration) -> float:
 
 
 def describe(kernel: AbstractKernel) -> Any:
-    """A kernel as a JSON document."""
+    """A kernel as a JSON document, with every parameter it has."""
     if isinstance(kernel, AbstractProfile):
         scale, amplitude = float(kernel.length_scale), float(kernel.amplitude)
-        return {"family": type(kernel).__name__, "length_scale_mm": scale, "amplitude_mm": amplitude}
+        known = {"family": type(kernel).__name__, "length_scale_mm": scale, "amplitude_mm": amplitude}
+        more = [field.name for field in dataclasses.fields(kernel) if field.name not in ("length_scale", "amplitude")]
+        return {**known, **{name: float(getattr(kernel, name)) for name in more}}
     return {"family": type(kernel).__name__, "kernels": [describe(part) for part in getattr(kernel, "kernels", ())]}
 
 

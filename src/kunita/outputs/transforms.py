@@ -12,7 +12,7 @@ import numpy as np
 
 from kunita.data.image import Grid
 from kunita.kernels import length_scales
-from kunita.outputs.dense import Progress, SmoothField, smooth_field
+from kunita.outputs.dense import Progress, SmoothField, finest_spacing, smooth_field
 from kunita.outputs.maps import NODES_PER_SCALE, in_batches
 from kunita.registration import Registration
 
@@ -89,17 +89,31 @@ def _composite(
     around: np.ndarray,
     progress: Progress,
 ) -> CompositeTransform:
-    d, back = box.dimension, np.linalg.inv(affine)
+    box, d, back = upright(box), box.dimension, np.linalg.inv(affine)
     displace = in_batches(lambda x: move(x) @ back[:d, :d].T + back[:d, d] - x)
     spline_tolerance = SPLINE_SHARE * TOLERANCE
     spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
     field = smooth_field(
         displace, lambda exact: np.full_like(exact, spline_tolerance), _divided(box, (FINE,) * d), spacing, around,
-        progress,
+        progress, between_voxels=True,
     )  # fmt: skip
     counts, error = _coarsest(field, TOLERANCE - spline_tolerance)
     displacement = field.on(tuple(np.linspace(0, FINE - 1, k) for k in counts))
     return CompositeTransform(affine, _divided(box, counts), displacement, error + float(np.linalg.norm(field.error)))
+
+
+def upright(box: Grid) -> Grid:
+    """The box itself, or if it is sheared, which displacement fields cannot be, the rectangular one around it."""
+    d, axes = box.dimension, box.affine[:-1, :-1] / box.spacing
+    if np.allclose(axes.T @ axes, np.eye(d), atol=1e-6):
+        return box
+    u, _, vt = np.linalg.svd(axes)
+    rotation = u @ vt
+    corners = box.world(np.stack(np.meshgrid(*((0, n - 1) for n in box.shape), indexing="ij"), axis=-1).reshape(-1, d))
+    low, high = (edge(corners @ rotation, axis=0) for edge in (np.min, np.max))
+    affine = np.eye(d + 1)
+    affine[:d, :d], affine[:d, d] = rotation * np.maximum(high - low, 1e-6), rotation @ low
+    return Grid((2,) * d, affine)
 
 
 def _divided(box: Grid, counts: tuple[int, ...]) -> Grid:
@@ -115,13 +129,14 @@ def _coarsest(field: SmoothField, tolerance: float) -> tuple[tuple[int, ...], fl
     The error falls with the square of the distance between points; it is measured at the centre of every cell.
     """
     extents = (FINE - 1) * field.grid.spacing
-    spacing = 2 * max(e / (len(k) - 1) for e, k in zip(extents, field.nodes, strict=True))
+    least = finest_spacing(field.grid, MOST_VECTORS)
+    spacing = max(least, 2 * max(e / (len(k) - 1) for e, k in zip(extents, field.nodes, strict=True)))
     while True:
         counts = tuple(int(k) for k in np.maximum(np.ceil(extents / spacing).astype(int) + 1, 2))
         error = _linear_error(field, counts)
-        spacing *= float(np.clip(0.95 * np.sqrt(tolerance / max(error, 1e-12)), 0.3, 0.9))
-        if error <= tolerance or np.prod(np.ceil(extents / spacing) + 1) > MOST_VECTORS:
+        if error <= tolerance or spacing <= least:
             return counts, error
+        spacing = max(least, spacing * float(np.clip(0.95 * np.sqrt(tolerance / error), 0.3, 0.95)))
 
 
 def _linear_error(field: SmoothField, counts: tuple[int, ...]) -> float:

@@ -9,7 +9,7 @@ from scipy import ndimage
 from kunita.data.image import Image
 from kunita.errors import ArgumentError, ImageError
 from kunita.outputs.dense import slabs
-from kunita.outputs.maps import PullBack, pull_back
+from kunita.outputs.maps import PullBack, pull_back, warn
 from kunita.registration import Registration
 
 INTERPOLATIONS = ("nearest", "linear", "cubic")
@@ -32,6 +32,7 @@ def warp_image(
     """
     _check(image, interpolation)
     pulled = pull_back(reg, reference, inverse=inverse)
+    warn(pulled.remarks)
     data = np.concatenate(list(warped_slabs(pulled, image, interpolation)), axis=pulled.grid.dimension - 1)
     return Image(data, pulled.grid.affine, image.channels)
 
@@ -72,7 +73,7 @@ def interpolator(image: Image, interpolation: str) -> Callable[[np.ndarray], np.
 
 def nearest(image: Image, index: np.ndarray) -> np.ndarray:
     """The values of the voxels that hold (…, d) coordinates; 0 outside the image."""
-    voxels = np.rint(index).astype(np.int64)
+    voxels = np.floor(index + (0.5 + SNAP)).astype(np.int64)  # halves always up: no voxel is skipped
     inside = np.all((voxels >= 0) & (voxels < image.grid.shape), axis=-1)
     values = image.data[tuple(np.moveaxis(np.where(inside[..., None], voxels, 0), -1, 0))]
     values[~inside] = 0

@@ -345,6 +345,34 @@ def test_tps_scale_is_used_only_if_every_specimen_has_one(tmp_path):
     np.testing.assert_allclose(read_tables(tmp_path / "a.tps", image=image)[0].points, [[1, 3], [3, 0.5]], rtol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("a.csv", "# CoordinateSystem = IMAGE; Units = mm\nx,y\n1,2\n3,4.5\n", {}),
+        ("a.tps", BLOCK + "SCALE=0.1\n", {"frame": "IMAGE"}),
+        ("a.tps", BLOCK + "SCALE=0.1\n", {"image": Grid((80, 50), np.diag([2.0, 2.0, 1.0]))}),
+    ],
+)
+def test_a_spacing_leaves_lengths_as_they_are(tmp_path, name, content, options):
+    """It may be meant for the pictures, which have no other."""
+    path = write(tmp_path, name, content)
+    expected = read_landmarks(path, **options).points
+    np.testing.assert_array_equal(read_landmarks(path, spacing=2, **options).points, expected)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "points"),
+    [
+        ("point 2 1 2 3 4 5 6", {}, [[-1, -2, 3], [-4, -5, 6]]),
+        ("point\n2\n1\n2\n3\n4\n5\n6\n", {}, [[-1, -2, 3], [-4, -5, 6]]),
+        ("point\n2\n1 2 3\n4 5\n6\n", {}, [[-1, -2, 3], [-4, -5, 6]]),
+        ("point\n3\n1 2 3 4 5 6\n", {"frame": "IMAGE"}, [[1, 2], [3, 4], [5, 6]]),
+    ],
+)
+def test_rows_of_elastix_that_are_not_one_point_each_are_counted(tmp_path, content, options, points):
+    np.testing.assert_array_equal(read_landmarks(write(tmp_path, "a.pts", content), **options).points, points)
+
+
 def test_ants_points_in_the_frame_image_lose_their_zero(tmp_path):
     path = write(tmp_path, "a.csv", "x,y,z,t\n1,2,0,0\n3,4,0.0,0\n")
     np.testing.assert_array_equal(read_landmarks(path, frame="image", spacing=2).points, [[2, 4], [6, 8]])
@@ -358,6 +386,22 @@ def test_the_door_says_how_the_frame_is_known(tmp_path):
 
 
 ONE = np.ones((1, 3))
+ENTRIES = ("xx", "xy", "xz", "yy", "yz", "zz")
+
+
+def measured(entries):
+    """One point whose covariance is said by measurements."""
+    columns = zip(ENTRIES, entries, strict=True)
+    return markups(ONE, "a", measurements=[{"name": f"cov_{k}", "controlPointValues": [x]} for k, x in columns])
+
+
+def own(covariance):
+    """One point whose covariance is a field of its own."""
+    document = json.loads(markups(ONE, "a"))
+    document["markups"][0]["controlPoints"][0]["covariance"] = covariance
+    return json.dumps(document)
+
+
 HEAD = "MNI Tag Point File\nVolumes = 1;\nPoints =\n"
 RAS = "# CoordinateSystem = RAS\n"
 REFUSED = [  # name, content, options, what the one line says
@@ -375,11 +419,11 @@ REFUSED = [  # name, content, options, what the one line says
     ("a.csv", RAS + "label,x,y,z\na,1,2,3\n", {"frame": "LPS"}, r"the file says RAS, --frame \(frame=\) says LPS"),
     ("a.csv", RAS + "label,x,y\na,1,2\n", {}, r"RAS \(stated in the file\) is 3-D, but the points are 2-D"),
     ("a.csv", "label,x,y,z\na,1,2,3\n", {"frame": "IMAGE"}, r"IMAGE \(given\) is 2-D, but the points are 3-D"),
-    ("a.csv", "# CoordinateSystem = MNI\nlabel,x,y,z\na,1,2,3\n", {}, r":1: expected the coordinate system RAS"),
+    ("a.csv", "# CoordinateSystem = MNI\nlabel,x,y,z\na,1,2,3\n", {}, r":1: expected the coordinate system to be RAS"),
     ("a.csv", RAS + "# CoordinateSystem = LPS\nx,y,z\n1,2,3\n", {}, r":2: expected one coordinate system"),
-    ("a.csv", "# CoordinateSystem = RAS; Units = inch\nx,y,z\n1,2,3\n", {}, r":1: expected the unit mm or um"),
+    ("a.csv", "# CoordinateSystem = RAS; Units = inch\nx,y,z\n1,2,3\n", {}, r":1: expected the unit to be mm or um"),
     ("a.csv", RAS + "x,y,z\n1,2,3\n", {"spacing": 2}, "spacing is for pixels"),
-    ("a.csv", "# CoordinateSystem = IMAGE; Units = mm\nx,y\n1,2\n", {"spacing": 2}, "spacing is for pixels"),
+    ("a.csv", ",X,Y\n1,1e300,3\n", {"spacing": 1e10}, "row 1: expected finite"),
     ("a.csv", ",X,Y\n1,2,3\n", {"spacing": [1, 2, 3]}, "spacing: expected one number or 2"),
     ("a.csv", RAS + "x,y,z\n1,2,3\n", {"flip": "z"}, "index_base, axis_order and flip are for voxel indices"),
     ("a.csv", bigwarp(ONE, ["a"]), {}, "the frame is not stated"),
@@ -402,7 +446,11 @@ REFUSED = [  # name, content, options, what the one line says
     ("a.csv", RAS + "x,y,z,cov_xx\n1,2,3,4\n", {}, r":2: expected a column 'cov_xy'"),
     ("a.csv", RAS + CSV_3D + "\na,1,2,3,1,0,0,1,0,1\nb,1,2,3,,,,,,\n", {}, r":4: expected a covariance, as other"),
     ("a.csv", RAS + CSV_3D + "\na,1,2,3,1,0,0,1,0,\n", {}, r":3: expected all of a covariance's entries or none"),
-    ("a.csv", RAS + CSV_3D + "\na,1,2,3,-1,0,0,1,0,1\n", {}, "landmark 'a' has a covariance.*not positive definite"),
+    ("a.csv", RAS + CSV_3D + "\na,1,2,3,-1,0,0,1,0,1\n", {},
+        r":3: expected a positive definite covariance, found 'not positive definite .*: \[-1.0, 0.0, 0.0, 1.0"),
+    ("a.csv", RAS + CSV_3D + "\na,1,2,3,1,0,0,1,0,1\nb,1,2,3,1,0,0,1,0,1e-20\n", {}, r":4: expected a pos.*too flat"),
+    ("a.tsv", (RAS + CSV_3D + "\n\na,1,2,3,0,0,0,0,0,0\n").replace(",", "\t"), {}, r":4: expected a positive definite"),
+    ("a.csv", "# CoordinateSystem = IMAGE\nx,y,cov_xx,cov_xy,cov_yy\n1,2,1,2,1\n", {}, r":3: expected a positive def"),
     # Slicer
     ("a.mrk.json", '{"@schema": "x",\n "markups": [', {}, r":2: expected JSON"),
     ("a.mrk.json", '{"a": ' + "[" * 100_000, {}, "expected JSON"),
@@ -410,20 +458,26 @@ REFUSED = [  # name, content, options, what the one line says
     ("a.mrk.json", '{"markups": []}', {}, "expected the @schema of Slicer's markups"),
     ("a.mrk.json", f'{{"@schema": "{SCHEMA}"}}', {}, "expected at least one markup"),
     ("a.mrk.json", f'{{"@schema": "{SCHEMA}", "markups": 3}}', {}, r"expected document\.markups to be a list, found 3"),
-    ("a.mrk.json", markups(ONE, ["a"], "IJK"), {}, "expected the coordinate system"),
+    ("a.mrk.json", markups(ONE, ["a"], "IJK"), {}, r"markups\[0\]\.coordinateSystem to be RAS .*, found 'IJK'"),
     ("a.mrk.json", markups(ONE, ["a"]), {"frame": "RAS"}, "the file says LPS"),
-    ("a.mrk.json", markups(ONE, ["a"], coordinateUnits="inch"), {}, "expected the unit mm or um, found 'inch'"),
+    ("a.mrk.json", markups(ONE, ["a"], coordinateUnits="inch"), {}, r"coordinateUnits to be mm or um, found 'inch'"),
     ("a.mrk.json", markups(ONE[:, :2], ["a"]), {}, r"markups\[0\]\.controlPoints\[0\]\.position to be 3 numbers"),
     ("a.mrk.json", markups(ONE * 1e300, ["a"]).replace("1e+300", "1" + "0" * 400), {}, "position to be finite numbers"),
     ("a.mrk.json", markups(ONE, ["a"]).replace("[1.0", "[true"), {}, "position to be finite numbers"),
     ("a.mrk.json", markups(ONE, [7]), {}, r"label to be a string, found 7"),
     ("a.mrk.json", markups(ONE, ["a"], measurements=[{"name": "cov_xx"}]), {}, "to have the measurement cov_xy"),
     ("a.mrk.json", markups(ONE, "a", measurements=[{"name": f"cov_{k}", "controlPointValues": [1, 2]}
-        for k in ("xx", "xy", "xz", "yy", "yz", "zz")]), {}, "controlPointValues to be 1 numbers"),
+        for k in ENTRIES]), {}, "controlPointValues to be 1 numbers"),
+    ("a.mrk.json", measured([1, 0, 0, -1, 0, 1]), {},
+        r"markups\[0\]\.controlPoints\[0\] to have a positive definite covariance, found 'not positive definite"),
+    ("a.mrk.json", measured([1, None, 0, 1, 0, 1]), {}, r"controlPoints\[0\] to have a positive.*found 'not finite"),
+    ("a.mrk.json", own([1, 0, 0, 0.5, 1, 0, 0, 0, 1]), {},
+        r"markups\[0\]\.controlPoints\[0\] to have a positive definite covariance, found 'not symmetric"),
+    ("a.mrk.json", own([1, 0, 0]), {}, r"controlPoints\[0\]\.covariance to be 9 numbers, found \[1, 0, 0\]"),
     ("a.mrk.json", markups(ONE * np.nan, ["a"]), {}, "expected at least one landmark, found '1 undefined points'"),
     ("a.fcsv", "# Markups fiducial file version = 4.6\n1,2,3\n", {}, r":2: expected the columns id,x,y,z"),
     ("a.fcsv", "# Markups fiducial file version = 4.6\n1,2,3,x\n", {}, r":2: expected a finite number, found 'x'"),
-    ("a.fcsv", "id,1,2,3,0,0,0,1,1,1,0,label,desc,\n", {}, r":1: expected label,x,y,z,sel,vis"),
+    ("a.fcsv", "id,1,2,3,0,0,0,1,1,1,0,label,desc,\n", {}, r":1: expected the columns label,x,y,z,sel,vis \(or a"),
     ("a.csv", "label,l,p,s,r,a\na,1,2,3,4,5\n", {}, r":1: expected the columns l,p,s or r,a,s"),
     # tag
     ("a.tag", "MNI tag point file\nVolumes = 1;\nPoints = 1 2 3;", {}, r":1: expected the line 'MNI Tag Point File'"),
@@ -443,8 +497,14 @@ REFUSED = [  # name, content, options, what the one line says
     ("a.pts", "point\n", {}, r":1: expected the number of points, found 'the end of the file'"),
     ("a.pts", "point\n-1\n1 2 3\n", {}, r":2: expected the number of points, found '-1'"),
     ("a.pts", "point\n99999999999999999999\n1 2 3\n", {}, r":2: expected the number of points"),
-    ("a.pts", "point\n999999999\n1 2 3\n", {}, r":3: expected 999999999 points of 2 or 3 coordinates, found '3 numb"),
-    ("a.pts", "point\n2\n1 2 3\n1 2\n", {}, r":4: expected 2 points of 2 or 3 coordinates, found '5 numbers'"),
+    ("a.pts", "point\n999999999\n1 2 3\n", {}, r":3: expected 999999999 points of 3 coordinates, found '3 numb"),
+    ("a.pts", "point\n2\n1 2 3\n1 2\n", {}, r":4: expected 2 points of 3 coordinates, found '5 numbers'"),
+    ("a.pts", "point\n3\n1 2 3\n4 5 6\n", {"frame": "IMAGE"}, r":4: expected 3 points of 3 coordinates, found '6 numb"),
+    ("a.pts", "point\n4\n1 2 3\n4 5 6\n7 8", {"frame": "IMAGE"}, r":5: expected 4 points of 3 coordinates, found '8 n"),
+    ("a.pts", "point 3 1 2 3\n4 5 6\n", {"frame": "IMAGE"}, r":2: expected 3 points of 3 coordinates, found '6 numb"),
+    ("a.pts", "3\n1 2 3\n4 5 6\n", {"frame": "IMAGE", "spacing": 1}, r":3: expected 3 points of 3 coordinates"),
+    ("a.pts", "point\n2\n1 2\n3 4\n5 6\n", {}, r":5: expected 2 points of 2 coordinates, found '6 numbers'"),
+    ("a.pts", "point\n2\n1 2 3 4 5\n", {}, r":3: expected 2 points of 2 or 3 coordinates, found '5 numbers'"),
     ("a.pts", "point\n1\n1 2 a\n", {}, r":3: expected a finite number, found 'a'"),
     ("a.pts", "index\n1\n1 2 3\n", {}, "give the image they refer to"),
     ("a.txt", "1 2 3\n4 5 6\n", {}, "voxel indices: give the image"),
@@ -470,7 +530,6 @@ REFUSED = [  # name, content, options, what the one line says
     ("a.tps", "LM=1\n1 2 3\n", {"frame": "IMAGE"}, r":2: expected 2 coordinates, found '1 2 3'"),
     ("a.tps", "ID=1\nLM=1\n1 2\n", {"frame": "IMAGE"}, r":1: expected LM=n or LM3=n"),
     ("a.tps", BLOCK + "SCALE=0\n", {"frame": "IMAGE"}, "expected a SCALE above zero"),
-    ("a.tps", BLOCK + "SCALE=2\n", {"frame": "IMAGE", "spacing": 2}, "spacing is for pixels"),
     ("a.tps", BLOCK, {"image": GRID}, "the file is 2-D, the image that it refers to 3-D"),
     # volumes
     ("a.tag", HEAD + " 1 2 3;", {"volume": 2}, "expected a volume from 1 to 1, found 2"),
@@ -489,9 +548,18 @@ def test_a_file_that_is_not_what_it_claims_is_refused_with_its_path_and_line(tmp
     assert "\n" not in str(refusal.value)
 
 
-def test_a_broken_sidecar_is_named(tmp_path):
-    write(tmp_path, "a.json", '{"CoordinateSystem": ')
-    with pytest.raises(FileError, match=r"a\.json:1: expected the JSON sidecar"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"CoordinateSystem": ', r"a\.json:1: expected the JSON sidecar of a table, found"),
+        ("[" * 100_000, r"a\.json: expected the JSON sidecar of a table, found"),
+        ('{"CoordinateSystem": "MNI"}', r"a\.json: expected CoordinateSystem to be RAS .*, found 'MNI'"),
+        ('{"CoordinateSystem": "RAS", "Units": "inch"}', r"a\.json: expected Units to be mm or um, found 'inch'"),
+    ],
+)
+def test_a_broken_sidecar_is_named(tmp_path, content, message):
+    write(tmp_path, "a.json", content)
+    with pytest.raises(FileError, match=message):
         read_landmarks(write(tmp_path, "a.csv", "x,y,z\n1,2,3\n"))
 
 

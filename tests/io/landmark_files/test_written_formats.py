@@ -84,6 +84,19 @@ def test_what_is_written_reads_back_to_the_last_bit(tmp_path, name, d, data):
     assert found.landmarks().names == table.landmarks().names
 
 
+@pytest.mark.parametrize(("name", "d"), [(name, d) for name, d in CASES if "names" in WRITTEN[name][2]])
+@given(data=st.data())
+@HYPOTHESIS
+def test_names_with_blanks_around_them_read_back_as_the_landmarks_have_them(tmp_path, name, d, data):
+    points, names, _, _ = data.draw(fields(d, {"names"}, forbidden='"' if name == "tag" else ""))
+    blanks = st.text(st.sampled_from(" \t\n\x1c\x85\u00a0\u2028\u3000"), max_size=2)
+    names = names and [data.draw(blanks) + word + data.draw(blanks) for word in names]
+    landmarks = Landmarks(points, names)
+    path = tmp_path / f"points{WRITTEN[name][0]}"
+    write_landmarks(path, landmarks, format=name, overwrite=True)
+    assert read_landmarks(path, **options(name, d)).names == landmarks.names
+
+
 @given(data=st.data())
 @HYPOTHESIS
 def test_both_volumes_of_a_tag_read_back(tmp_path, data):

@@ -44,11 +44,23 @@ def _listed(text: Text, counted: list[tuple[Line, str]]) -> Listed:
     if not COUNT.fullmatch(word):
         raise text.refusal(line, "the number of points", word)
     n, words = int(word), counted[1:]
-    if len(words) not in (2 * n, 3 * n):
-        raise text.refusal(text.lines[-1], f"{n} points of 2 or 3 coordinates", f"{len(words)} numbers")
+    dimensions = _dimensions(words)
+    if len(words) not in [n * d for d in dimensions]:
+        expected = f"{n} points of {' or '.join(map(str, dimensions))} coordinates"
+        raise text.refusal(text.lines[-1], expected, f"{len(words)} numbers")
     d = len(words) // n
     points = [text.point(words[i][0], [word for _, word in words[i : i + d]]) for i in range(0, n * d, d)]
     return Listed(np.array(points))
+
+
+def _dimensions(words: list[tuple[Line, str]]) -> tuple[int, ...]:
+    """What the first row of coordinates allows the dimension to be.
+
+    A row of two or three numbers is one point. Were the count alone to tell, two of three points in 3-D, which is what
+    is left of a file cut short, would pass for three in 2-D. Rows of any other width are free-form.
+    """
+    width = sum(line == words[0][0] for line, _ in words)
+    return (width,) if width in (2, 3) else (2, 3)
 
 
 def _default(listed: Listed) -> Frame | None:

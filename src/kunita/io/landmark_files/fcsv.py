@@ -18,6 +18,7 @@ from kunita.io.landmark_files.text import Line, Text
 
 FIRST = "# Markups fiducial file version"
 COLUMNS = "id,x,y,z,ow,ox,oy,oz,vis,sel,lock,label,desc,associatedNodeID"
+SLICER_3 = "label,x,y,z,sel,vis"
 FRAME = re.compile(r"#\s*CoordinateSystem\s*=(.*)", re.IGNORECASE)
 MARKUPS = re.compile(r"#\s*(Markups fiducial file|columns\s*=\s*id\b)", re.IGNORECASE)
 
@@ -32,7 +33,7 @@ def read(text: Text, reading: Reading) -> tuple[LandmarkTable, ...]:
     header = [line for line in text.lines if line.text.startswith("#")]
     rows = [line for line in text.lines if not line.text.startswith("#")]
     markups = any(MARKUPS.match(line.text) for line in header)
-    listed = _markups(text, rows) if markups else _slicer_3(text, rows)
+    listed = _listed(text, rows, COLUMNS if markups else SLICER_3)
     return (reading.world(text, listed, stated=_stated(text, header), default=Frame.RAS),)
 
 
@@ -45,23 +46,18 @@ def _stated(text: Text, header: list[Line]) -> Frame | None:
     return frames.pop() if frames else None
 
 
-def _markups(text: Text, rows: list[Line]) -> Listed:
+def _listed(text: Text, rows: list[Line], columns: str) -> Listed:
+    """Rows of these columns, x, y, z the second to the fourth; those after may be missing."""
+    names = columns.split(",")
     cells = [text.cells(line) for line in rows]
     for line, fields in zip(rows, cells, strict=True):
-        if not 4 <= len(fields) <= 14:
-            raise text.refusal(line, f"the columns {COLUMNS}", line.text)
+        if not 4 <= len(fields) <= len(names):
+            otherwise = "" if columns == COLUMNS else f" (or a first line '{FIRST} = …')"
+            raise text.refusal(line, f"the columns {columns}{otherwise}", line.text)
     points = [text.point(line, fields[1:4]) for line, fields in zip(rows, cells, strict=True)]
-    names, descriptions = (tuple(("".join(fields[k : k + 1])) for fields in cells) for k in (11, 12))
-    return Listed(np.array(points).reshape(-1, 3), names, None, descriptions)
-
-
-def _slicer_3(text: Text, rows: list[Line]) -> Listed:
-    cells = [text.cells(line) for line in rows]
-    for line, fields in zip(rows, cells, strict=True):
-        if not 4 <= len(fields) <= 6:
-            raise text.refusal(line, f"label,x,y,z,sel,vis (or a first line '{FIRST} = …')", line.text)
-    points = [text.point(line, fields[1:4]) for line, fields in zip(rows, cells, strict=True)]
-    return Listed(np.array(points).reshape(-1, 3), tuple(fields[0] for fields in cells))
+    named = [dict(zip(names, fields, strict=False)) for fields in cells]
+    labels, descriptions = (tuple(row.get(name, "") for row in named) for name in ("label", "desc"))
+    return Listed(np.array(points).reshape(-1, 3), labels, None, descriptions)
 
 
 def render(path: Path, tables: tuple[LandmarkTable, ...], frame: Frame) -> str:

@@ -54,23 +54,14 @@ def read_landmarks(
         frame: RAS, LPS or IMAGE, for a file that states none; it replaces a format's default, never a statement.
         volume: which of several sets in the file, from 1.
         format: one of `FORMATS`; default by the name and the content.
-        spacing: mm per pixel or voxel, one number or one per axis, for pixels and voxel indices.
+        spacing: mm per pixel or voxel, one number or one per axis, for pixels and voxel indices; not used where a 2-D
+            file says that its numbers are lengths already.
         image: an Image or a Grid that voxel indices refer to.
         index_base: the index of the first voxel; default 1 in plain text, 0 in elastix files.
         axis_order: the axes of the columns of an index file.
         flip: the axes along which indices count from the far end of the image.
     """
-    tables = read_tables(
-        path,
-        frame=frame,
-        volume=volume,
-        format=format,
-        spacing=spacing,
-        image=image,
-        index_base=index_base,
-        axis_order=axis_order,
-        flip=flip,
-    )
+    tables = _read(path, format, Reading(frame, spacing, image, index_base, axis_order, flip), volume)
     filled = [table for table in tables if len(table)]
     if len(filled) > 1:
         raise FileError(f"{path}: the file has {len(tables)} sets of landmarks; say which with volume= (from 1)")
@@ -93,16 +84,7 @@ def read_tables(
     flip: str = "",
 ) -> tuple[LandmarkTable, ...]:
     """Read every set of landmarks in a file: one per volume, markup or specimen; arguments as for `read_landmarks`."""
-    reading = Reading(frame, spacing, image, index_base, axis_order, flip)
-    chosen = None if format is None else _named(format)
-    text = read_text(path)
-    tables = (chosen or _recognised(text)).read(text, reading)
-    if volume is not None and not 1 <= volume <= len(tables):
-        raise FileError.at(path, None, f"a volume from 1 to {len(tables)}", volume)
-    tables = tables if volume is None else (tables[volume - 1],)
-    if not any(table.defined.any() for table in tables):
-        raise FileError.at(path, None, "at least one landmark", f"{sum(map(len, tables))} undefined points")
-    return tables
+    return _read(path, format, Reading(frame, spacing, image, index_base, axis_order, flip), volume)
 
 
 def write_landmarks(
@@ -131,6 +113,23 @@ def write_landmarks(
     content = kind.render(place, tables, _frame_to_write(place, kind, tables, as_frame(frame)))
     with complete(place, overwrite=overwrite) as partial:
         partial.write_text(content, encoding="utf-8", newline="\n")
+
+
+def _read(
+    path: str | os.PathLike, format: str | None, reading: Reading, volume: int | None
+) -> tuple[LandmarkTable, ...]:
+    chosen = None if format is None else _named(format)
+    text = read_text(path)
+    try:
+        tables = (chosen or _recognised(text)).read(text, reading)
+    except LandmarkError as error:  # a number that was finite in the file, but no more after its spacing
+        raise FileError(f"{path}: {error}") from error
+    if volume is not None and not 1 <= volume <= len(tables):
+        raise FileError.at(path, None, f"a volume from 1 to {len(tables)}", volume)
+    tables = tables if volume is None else (tables[volume - 1],)
+    if not any(table.defined.any() for table in tables):
+        raise FileError.at(path, None, "at least one landmark", f"{sum(map(len, tables))} undefined points")
+    return tables
 
 
 def _named(name: str) -> Format:

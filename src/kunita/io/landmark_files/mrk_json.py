@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from kunita.data.landmarks import covariance_flaw
 from kunita.errors import FileError
 from kunita.io.frames import Frame, flip_covariances, flip_points
 from kunita.io.landmark_files.covariance_entries import covariances_of, entries, entry_names
 from kunita.io.landmark_files.format import Format
 from kunita.io.landmark_files.reading import Listed, Reading, frame_code, millimetres
 from kunita.io.landmark_files.table import LandmarkTable
-from kunita.io.landmark_files.text import MISSING, Line, Text
+from kunita.io.landmark_files.text import MISSING, Text
 
 SCHEMA = (
     "https://raw.githubusercontent.com/slicer/slicer/master/"
@@ -83,7 +84,7 @@ def recognises(text: Text) -> bool:
 
 def read(text: Text, reading: Reading) -> tuple[LandmarkTable, ...]:
     """One table per markup."""
-    document = Node(text, "document", _parsed(text))
+    document = Node(text, "document", text.document("JSON"))
     schema = document.string("@schema")
     if not KNOWN_SCHEMA.fullmatch(schema):
         raise text.refusal(None, "the @schema of Slicer's markups, version 1", schema)
@@ -91,15 +92,6 @@ def read(text: Text, reading: Reading) -> tuple[LandmarkTable, ...]:
     if not markups:
         raise text.refusal(None, "at least one markup", "none")
     return tuple(_table(markup, reading) for markup in markups)
-
-
-def _parsed(text: Text) -> Any:
-    try:
-        return json.loads(text.content)
-    except json.JSONDecodeError as error:
-        raise text.refusal(Line(error.lineno, ""), "JSON", error.msg) from error
-    except (RecursionError, ValueError) as error:
-        raise text.refusal(None, "JSON of a markup", str(error)) from error
 
 
 def _table(markup: Node, reading: Reading) -> LandmarkTable:
@@ -112,16 +104,19 @@ def _table(markup: Node, reading: Reading) -> LandmarkTable:
         _covariances(markup, rows, ~np.isnan(points).any(axis=1), unit),
         tuple(row.string("description") for row in rows),
     )
-    code = str(markup.get("coordinateSystem", str | int, "RAS or LPS", "").value)
-    stated = frame_code(markup.text, None, code) if code else None
-    return reading.world(markup.text, listed, stated=stated, default=Frame.LPS)
+    return reading.world(markup.text, listed, stated=_stated(markup), default=Frame.LPS)
+
+
+def _stated(markup: Node) -> Frame | None:
+    node = markup.get("coordinateSystem", str | int, "RAS or LPS", "")
+    return None if node.value == "" else frame_code(markup.text, None, str(node.value), node.address)
 
 
 def _unit(markup: Node) -> float:
     """Millimetres per unit; the unit is a string, or a triple whose first is one."""
-    value = markup.get("coordinateUnits", str | list, "a unit", "mm").value
-    word = value[0] if isinstance(value, list) and value else value
-    return millimetres(markup.text, None, str(word))
+    node = markup.get("coordinateUnits", str | list, "a unit", "mm")
+    word = node.value[0] if isinstance(node.value, list) and node.value else node.value
+    return millimetres(markup.text, None, str(word), node.address)
 
 
 def _position(row: Node) -> np.ndarray:
@@ -136,6 +131,19 @@ def _position(row: Node) -> np.ndarray:
 
 
 def _covariances(markup: Node, rows: tuple[Node, ...], defined: np.ndarray, unit: float) -> np.ndarray | None:
+    """One for every defined point or for none; one that cannot be is refused with its point's address."""
+    covariances = _listed_covariances(markup, rows, defined, unit)
+    if covariances is None:
+        return None
+    for i in np.flatnonzero(defined):
+        flaw = covariance_flaw(covariances[i])
+        if flaw is not None:
+            expected = f"{rows[i].address} to have a positive definite covariance"
+            raise markup.text.refusal(None, expected, f"{flaw}: {covariances[i].tolist()}")
+    return covariances
+
+
+def _listed_covariances(markup: Node, rows: tuple[Node, ...], defined: np.ndarray, unit: float) -> np.ndarray | None:
     """From the measurements, which Slicer keeps, or else from the points' own fields."""
     measured = {node.string("name"): node for node in markup.items("measurements")}
     if not set(ENTRIES) & set(measured):

@@ -27,8 +27,9 @@ class Listed:
     def scaled(self, scale: Any) -> "Listed":
         """The same rows with each axis multiplied; covariances with the product of their two axes."""
         scale = np.broadcast_to(np.asarray(scale, dtype=float), self.points.shape[1:])
-        covariances = None if self.covariances is None else self.covariances * np.outer(scale, scale)
-        return dataclasses.replace(self, points=self.points * scale, covariances=covariances)
+        with np.errstate(over="ignore"):  # the table refuses what is not finite
+            covariances = None if self.covariances is None else self.covariances * np.outer(scale, scale)
+            return dataclasses.replace(self, points=self.points * scale, covariances=covariances)
 
     def table(self, frame: Frame, stated: str) -> LandmarkTable:
         """The table that these rows are, once their axes are flipped to memory's."""
@@ -152,18 +153,18 @@ class Reading:
         return np.where(reverse, np.array(grid.shape) - 1 - index, index)
 
 
-def frame_code(text: Text, line: Line | None, code: str) -> Frame:
+def frame_code(text: Text, line: Line | None, code: str, field: str = "the coordinate system") -> Frame:
     """A frame as files spell it: RAS, LPS, IMAGE, or Slicer's numbers."""
     codes = {"0": Frame.RAS, "RAS": Frame.RAS, "1": Frame.LPS, "LPS": Frame.LPS, "IMAGE": Frame.IMAGE}
     if code.strip().upper() not in codes:
-        raise text.refusal(line, "the coordinate system RAS (0), LPS (1) or IMAGE", code)
+        raise text.refusal(line, f"{field} to be RAS (0), LPS (1) or IMAGE", code)
     return codes[code.strip().upper()]
 
 
-def millimetres(text: Text, line: Line | None, unit: str) -> float:
+def millimetres(text: Text, line: Line | None, unit: str, field: str = "the unit") -> float:
     """How many millimetres one of the file's units is."""
     if unit.strip().lower() not in MILLIMETRES:
-        raise text.refusal(line, "the unit mm or um", unit)
+        raise text.refusal(line, f"{field} to be mm or um", unit)
     return MILLIMETRES[unit.strip().lower()]
 
 

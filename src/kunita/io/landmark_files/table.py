@@ -56,8 +56,6 @@ class LandmarkTable:
     def of(cls, landmarks: Landmarks) -> "LandmarkTable":
         """The list that these landmarks come from, with their undefined places empty."""
         n, d, places = landmarks.listed, landmarks.dimension, list(landmarks.places)
-        if len(places) != len(landmarks):
-            raise LandmarkError(f"undefined: expected places below {n}, found {landmarks.undefined}")
         points, names, covariances = np.full((n, d), np.nan), [""] * n, np.full((n, d, d), np.nan)
         points[places] = landmarks.points
         for place, name in zip(places, landmarks.names or (), strict=landmarks.names is not None):

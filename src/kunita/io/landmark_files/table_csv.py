@@ -8,13 +8,13 @@ Columns come in any order and unknown ones are ignored. The sidecar is a JSON fi
 """
 
 import dataclasses
-import json
 import re
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from kunita.data.landmarks import covariance_flaw
 from kunita.io.frames import Frame, flip_covariances, flip_points
 from kunita.io.landmark_files.covariance_entries import covariances_of, entries, entry_names
 from kunita.io.landmark_files.delimited import Delimited, delimited, header_of, row
@@ -71,15 +71,12 @@ def _sidecar(path: Path) -> Statement | None:
     if not place.is_file():
         return None
     text = read_text(place)
-    try:
-        content = json.loads(text.content)
-    except json.JSONDecodeError as error:
-        raise text.refusal(Line(error.lineno, ""), "the JSON sidecar of a table", error.msg) from error
+    content = text.document("the JSON sidecar of a table")
     if not isinstance(content, dict) or "CoordinateSystem" not in content:
         return None
     unit = str(content.get("Units", "px"))
-    length = None if unit.lower() in PIXELS else millimetres(text, None, unit)
-    return Statement(frame_code(text, None, str(content["CoordinateSystem"])), length)
+    length = None if unit.lower() in PIXELS else millimetres(text, None, unit, "Units")
+    return Statement(frame_code(text, None, str(content["CoordinateSystem"]), "CoordinateSystem"), length)
 
 
 def _covariances(table: Delimited, points: np.ndarray) -> np.ndarray | None:
@@ -98,7 +95,14 @@ def _covariances(table: Delimited, points: np.ndarray) -> np.ndarray | None:
     if lacking.size:
         line, cells = table.rows[lacking[0]]
         raise table.text.refusal(line, "a covariance, as other points have", ", ".join(cells))
-    return covariances_of(listed, points.shape[1])
+    covariances = covariances_of(listed, points.shape[1])
+    for i in np.flatnonzero(defined):
+        flaw = covariance_flaw(covariances[i])
+        if flaw is not None:
+            raise table.text.refusal(
+                table.rows[i][0], "a positive definite covariance", f"{flaw}: {listed[i].tolist()}"
+            )
+    return covariances
 
 
 def render(path: Path, tables: tuple[LandmarkTable, ...], frame: Frame, delimiter: str) -> str:

@@ -3,11 +3,13 @@
 import csv
 import dataclasses
 import functools
+import json
 import math
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kunita.errors import FileError
 
@@ -39,6 +41,15 @@ class Text:
     def refusal(self, line: Line | None, expected: str, found: object) -> FileError:
         """The error that says what was expected on a line and what was found."""
         return FileError.at(self.path, None if line is None else line.number, expected, found)
+
+    def document(self, expected: str) -> Any:
+        """What the text says as JSON."""
+        try:
+            return json.loads(self.content)
+        except json.JSONDecodeError as error:
+            raise self.refusal(Line(error.lineno, ""), expected, error.msg) from error
+        except (RecursionError, ValueError) as error:  # brackets or digits past Python's limits
+            raise self.refusal(None, expected, str(error)) from error
 
     def cells(self, line: Line, delimiter: str = ",") -> tuple[str, ...]:
         """The fields of a line; a quoted one may hold the delimiter, and twice a quote for one."""

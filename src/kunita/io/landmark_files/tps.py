@@ -95,8 +95,6 @@ def _upright(text: Text, reading: Reading, listed: Listed, scale: float | None) 
             "or --frame IMAGE (frame=) if y already counts downwards"
         )
     reading.refuse_index_options(text)
-    if scale is not None and reading.spacing is not None:
-        raise FileError(f"{text.path}: the file states its SCALE; give no spacing")
     grid = reading.grid(text, 2)
     pixels = np.stack([listed.points[:, 0], grid.shape[1] - listed.points[:, 1]], axis=1)
     points = grid.world(pixels) if scale is None else pixels * scale

@@ -1,0 +1,29 @@
+"""The demo's promise: the truth is closer after than before, and inside the region that was said to hold it."""
+
+import json
+from argparse import Namespace
+
+import pytest
+
+from kunita.console import Console
+from kunita.data.phantom import brain_shift
+from kunita.demo import FILES, run
+from kunita.results import Request, output_names
+
+
+@pytest.mark.slow
+def test_the_demo_runs_end_to_end_and_its_numbers_are_those_of_the_truth(tmp_path, capsys):
+    """The same case on coarse voxels: truth and landmarks do not depend on them."""
+    args = Namespace(out=tmp_path, seed=0, overwrite=False, quiet=False, json=False)
+    assert run(brain_shift(0, spacing=5.0), args, Console(quiet=False, as_json=False)) == 0
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    assert truth["fan"]["after_mm"] < 0.3 * truth["fan"]["before_mm"]
+    assert truth["tumour"]["after_mm"] < 0.2 * truth["tumour"]["before_mm"]
+    assert truth["fan"]["held_95"] > 0.85
+    assert truth["tumour_centre"]["after_mm"] < truth["tumour_centre"]["radius95_mm"]
+    printed = capsys.readouterr().out
+    assert "where ultrasound sees" in printed
+    assert str(tmp_path / "result" / "overview.png") in printed
+    assert {path.name for path in (tmp_path / "case").iterdir()} == set(FILES)
+    asked = Request(*(tmp_path for _ in range(3)), targets_file=tmp_path / FILES[-1])
+    assert {path.name for path in (tmp_path / "result").iterdir()} == set(output_names(asked, 3))
