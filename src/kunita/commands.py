@@ -248,7 +248,10 @@ def _read_sides(args: Namespace) -> tuple[LandmarkTable, LandmarkTable]:
             _one_table(args.moving, args, frame=moving_frame, image=args.moving_image, volume=volumes[0]),
             _one_table(args.fixed, args, frame=fixed_frame, image=args.fixed_image, volume=volumes[1]),
         )
-    tables, order = _tables(args.moving, args, frame=moving_frame, image=args.moving_image), args.volumes or (1, 2)
+    if moving_frame and fixed_frame and moving_frame != fixed_frame:
+        raise ArgumentError("--fixed-frame: one file has one frame; give --frame, or two files")
+    frame, order = moving_frame or fixed_frame, args.volumes or (1, 2)
+    tables = _tables(args.moving, args, frame=frame, image=args.moving_image)
     if not all(1 <= k <= len(tables) for k in order) or order[0] == order[1]:
         asked = ",".join(str(k) for k in order)
         raise FileError(
@@ -308,7 +311,7 @@ def _check_images(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable) 
     """Remarks on landmarks outside their image; a frame that cannot be is refused."""
     sides = (("moving", args.moving_image, moving), ("fixed", args.fixed_image, fixed))
     found = (
-        check_inside(table.landmarks(), _grid_of(image, args.spacing), side, image.name, table.frame)
+        check_inside(table.landmarks(), _grid_of(image, args.spacing), side, image.name, table.frame, stated=table.stated)
         for side, image, table in sides
         if image
     )

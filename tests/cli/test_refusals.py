@@ -60,7 +60,7 @@ REFUSED = {
     "no frame": ("register {bad}/no-frame.csv {case}/fixed.csv --out {out}", ["no frame.csv", "--frame RAS"]),
     "the wrong frame": (
         "register {bad}/flipped.csv {case}/fixed.csv --moving-image {case}/moving.nii.gz --out {out}",
-        ["moving: 16 of 16", "look like RAS", "--moving-frame RAS"],
+        ["moving: 16 of 16", "look like RAS", "correct the file, which states LPS"],
     ),
     "a truncated image": (f"register {SIDES} --fixed-image {{bad}}/cut.nii.gz --out {{out}}", ["cut.nii.gz"]),
     "a header of 72 GB": (f"register {SIDES} --fixed-image {{bad}}/huge.nii --out {{out}}", ["72000000000", "huge"]),

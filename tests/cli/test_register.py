@@ -263,7 +263,7 @@ def test_a_real_case_read_in_the_wrong_frame_is_refused_with_the_right_one(tmp_p
     ended = kunita_command("register", tmp_path / "wrong.csv", tmp_path / "2.csv", *words)
     assert ended.status == ExitStatus.REFUSED
     assert "these look like RAS" in ended.err
-    assert "--moving-frame RAS" in ended.err
+    assert "correct the file, which states LPS" in ended.err
 
 
 def test_a_map_that_folds_gives_all_that_can_be_given_and_says_what_cannot(tmp_path):
@@ -280,3 +280,23 @@ def test_a_map_that_folds_gives_all_that_can_be_given_and_says_what_cannot(tmp_p
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"registration.h5", "summary.json", "landmarks.csv", "inverse_xfm.h5"} <= written
     assert "forward_xfm.h5" not in written
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("KUNITA_DATA" not in os.environ, reason="KUNITA_DATA is not set: no real data")
+def test_a_real_case_goes_from_its_three_files_to_all_outputs(tmp_path):
+    """RESECT, case 24: it starts at 1.10 mm, and a rigid alignment alone misses left-out landmarks by 0.95 mm."""
+    folder = DATA / "resect"
+    images = ("--moving-image", folder / "Case24-MRI.nii.gz", "--fixed-image", folder / "Case24-US.nii.gz")
+    ended = kunita_command("register", folder / "Case24-MRI-beforeUS.tag", "--out", tmp_path / "r", *images, "--json")
+    assert ended.status == ExitStatus.DONE
+    summary = json.loads(ended.out)
+    assert summary["n_landmarks"] == 16
+    assert abs(summary["initial_error_mm"] - 1.10) < 0.005
+    assert summary["residual_mm"] < 0.6
+    assert summary["loo"]["error_mm"] < 0.95
+    assert summary["min_jacobian"] > 0
+    warped, fixed = (kunita.read_image(path) for path in (tmp_path / "r" / "warped.nii.gz", images[3]))
+    assert np.allclose(warped.affine, fixed.affine, atol=1e-5)
+    radius = kunita.read_image(tmp_path / "r" / "uncertainty_radius.nii.gz").data
+    assert 0.3 < radius.min() < radius.max() < 3
