@@ -311,7 +311,9 @@ def _check_images(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable) 
     """Remarks on landmarks outside their image; a frame that cannot be is refused."""
     sides = (("moving", args.moving_image, moving), ("fixed", args.fixed_image, fixed))
     found = (
-        check_inside(table.landmarks(), _grid_of(image, args.spacing), side, image.name, table.frame, stated=table.stated)
+        check_inside(
+            table.landmarks(), _grid_of(image, args.spacing), side, image.name, table.frame, stated=table.stated
+        )
         for side, image, table in sides
         if image
     )
