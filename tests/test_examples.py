@@ -10,6 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_circle_to_flower_writes_its_record_and_figure(tmp_path, capsys):
     reg = runpy.run_path(str(ROOT / "examples" / "circle_to_flower.py"))["main"](tmp_path)
     assert reg.converged

@@ -14,7 +14,7 @@ from kunita.errors import FileError, InverseError
 from kunita.figures.overview import overview
 from kunita.gaussians import GaussianPoints
 from kunita.io.bids import BidsNames, dataset_description, sidecar
-from kunita.io.geometry_files.files import is_geometry, write_geometry
+from kunita.io.geometry_files.files import beside, is_geometry, write_geometry
 from kunita.io.image_files.files import read_image
 from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.map_files import map_suffix, map_writer, write_all_maps, write_map
@@ -98,7 +98,9 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
         names += [f"warped{image}"] if request.moving_image else []
         names += [f"labels_probability{image}"] if request.labels else []
         names += ["overview.png"] if request.figure else []
-    names += [_target_name(request.targets_file, dimension)] if request.targets_file else []
+    if request.targets_file:
+        target = _target_name(request.targets_file, dimension)
+        names += [target, *(beside(Path(target)) if is_geometry(request.targets_file) else ())]
     return (*names, *(SHARED if request.bids else ()))
 
 

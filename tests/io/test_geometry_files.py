@@ -843,3 +843,15 @@ def test_meshes_of_vtk_are_written_and_read_where_vtk_is_not_installed(tmp_path)
     )
     paths = [str(tmp_path / "a.vtk"), str(tmp_path / "a.vtp")]
     assert subprocess.check_output([sys.executable, "-c", code, *paths], text=True) == "[[1.0, 2.0, 3.0]]\n" * 2
+
+
+@pytest.mark.parametrize("suffix", [".vtk", ".vtp", ".ply", ".stl", ".gii", ".surf.gii"])
+def test_the_files_beside_a_mesh_are_known_before_it_is_written(suffix, tmp_path):
+    from kunita.io.geometry_files.files import beside
+
+    points = np.eye(3)
+    mesh = Mesh(points, faces=cells_of(np.array([[0, 1, 2]])), frame="RAS")
+    values = VertexValues(np.ones(3), np.ones(3), np.broadcast_to(np.eye(3), (3, 3, 3)))
+    path = tmp_path / f"mesh{suffix}"
+    write_geometry(path, mesh, values)
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, *beside(path)}

@@ -53,7 +53,7 @@ def test_the_mass_is_that_of_draws_of_the_pre_image_voxel_by_voxel():
 @pytest.mark.parametrize("d", [2, 3])
 def test_a_half_space_has_the_probability_of_a_normal_distribution(d):
     """A straight border: P = Φ(distance / standard deviation across it), in closed form."""
-    reg, grid = problems.registered(d), problems.grid_around(np.eye(d), side=80.0, spacing=(0.5, 2.0, 2.5))
+    reg, grid = problems.registered(d), problems.grid_around(np.eye(d), side=44.0, spacing=(0.5, 2.0, 2.5))
     labels = Image((np.indices(grid.shape)[0] < grid.shape[0] // 2).astype(np.uint8), grid.affine)
     border = grid.world(np.array([grid.shape[0] // 2 - 0.5] + [0] * (d - 1)))[0]
     found = kunita.label_probability(reg, labels, grid)

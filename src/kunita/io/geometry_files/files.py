@@ -77,6 +77,17 @@ def write_geometry(
     raise FileError.at(file, None, f"one of {allowed} for {type(geometry).__name__.lower()}", suffix)
 
 
+def beside(path: Path) -> tuple[str, ...]:
+    """The names of the files that hold the uncertainty where a format cannot: written next to a geometry file."""
+    surface = path.stem.removesuffix(".surf")
+    names = {
+        ".stl": (f"{path.stem}.uncertainty.csv",),
+        ".gii": (f"{surface}.std.shape.gii", f"{surface}.radius95.shape.gii"),
+        ".tck": (f"{path.stem}_std.tsf", f"{path.stem}_radius95.tsf"),
+    }
+    return names.get(path.suffix.lower(), ())
+
+
 def _write_streamlines(
     file: Path,
     streamlines: Streamlines,
