@@ -37,7 +37,7 @@ ORDER = (
     "io.geometry_files.gifti_files", "io.geometry_files.mrtrix_files", "io.geometry_files.trk_files",
     "io.geometry_files.files",
     "io.transform_files", "io.map_files", "io.registration_files", "io.summary_files", "io.slicer_script", "io.bids",
-    "io.result_folder",
+    "io.result_folder", "io.recorded_grids",
     "figures.deformation", "figures.overview",
     "console", "results", "arguments", "commands", "demo", "cli",
 )  # fmt: skip

@@ -205,3 +205,14 @@ def test_both_sides_noise_from_the_landmarks_adds_up():
     both = kunita.register(kunita.Landmarks(MOVING, None, cov), kunita.Landmarks(FIXED, None, cov), kernel=KERNEL)
     jacobian = both.posterior.jacobian(MOVING)
     np.testing.assert_allclose(both.noise, cov + 0.5 * jacobian @ jacobian.swapaxes(1, 2), atol=1e-5)
+
+
+def test_a_swapped_pair_is_named_in_the_summary():
+    rng = np.random.default_rng(3)
+    moving = rng.uniform(0, 100, (16, 2))
+    fixed = moving + 2 * np.sin(moving / 30)[:, ::-1] + 0.3 * rng.normal(size=moving.shape)
+    fixed[[2, 9]] = fixed[[9, 2]]
+    reg = kunita.register(moving, fixed, kernel=kunita.Gaussian(60.0, 3.0), noise=4.0)
+    line = next(line for line in reg.summary().splitlines() if "suspects" in line)
+    assert "3" in line
+    assert "10" in line

@@ -145,7 +145,9 @@ def _warp(commands: argparse._SubParsersAction) -> None:
 def _uncertainty(commands: argparse._SubParsersAction) -> None:
     command = _command(commands, "uncertainty", "map how sure the registration is, on the grid of an image")
     command.add_argument("result", type=Path, metavar="DIR", help="folder that `kunita register` wrote")
-    command.add_argument("--reference", type=Path, required=True, metavar="IMG", help="an image of the fixed space")
+    command.add_argument(
+        "--reference", type=Path, metavar="IMG", help="an image of the fixed space (default: the registered one)"
+    )
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to write")
     command.add_argument(
         "--what", choices=MAPS, default="fc",
@@ -194,7 +196,9 @@ def _info(commands: argparse._SubParsersAction) -> None:
 
 def _reading(command: argparse.ArgumentParser, *, sides: bool) -> None:
     group = command.add_argument_group("reading landmarks")
-    group.add_argument("--frame", choices=FRAMES, type=str.upper, help="axes of files that do not say")
+    group.add_argument(
+        "--frame", choices=FRAMES, type=str.upper, help="axes of files that do not say; IMAGE: 2-D, x right, y down"
+    )
     if sides:
         group.add_argument("--moving-frame", choices=FRAMES, type=str.upper, help="the same, of the moving file only")
         group.add_argument("--fixed-frame", choices=FRAMES, type=str.upper, help="the same, of the fixed file only")
@@ -203,7 +207,12 @@ def _reading(command: argparse.ArgumentParser, *, sides: bool) -> None:
         group.add_argument("--volume", type=int, metavar="N", help="which volume of a file that has several")
         group.add_argument("--image", type=Path, metavar="IMG", help="image whose voxels index files count")
     group.add_argument("--spacing", type=_numbers, metavar="S", help="of pixels or voxels, mm; one number or x,y[,z]")
-    group.add_argument("--format", metavar="NAME", help="format, where the file does not tell (see the README)")
+    group.add_argument(
+        "--format",
+        metavar="NAME",
+        help="where the file does not tell: mrk.json, fcsv, tag, ants, slicer-csv, birl, "
+        "bigwarp, csv, tsv, tps, transformix, elastix, index",
+    )
     group.add_argument("--index-base", type=int, choices=(0, 1), help="number of the first voxel in index files")
     group.add_argument("--axis-order", default="xyz", metavar="ORDER", help="of index files (default: xyz)")
     group.add_argument("--flip", default="", metavar="AXES", help="axes that index files count backwards, such as z")

@@ -1,9 +1,9 @@
 """What each command does: files → landmarks, images → register → outputs → files. Here the layers meet."""
 
 import dataclasses
-import json
+import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from kunita.io.geometry_files.files import is_geometry, read_geometry, write_geo
 from kunita.io.image_files.files import NIFTI, PICTURES, WRITTEN, is_image, read_grid, read_image, write_image
 from kunita.io.landmark_files.files import FORMATS, read_tables, write_landmarks
 from kunita.io.landmark_files.table import LandmarkTable
-from kunita.io.result_folder import SUMMARY, check_result, find_record, result_folder, results_in
+from kunita.io.recorded_grids import recorded_grid, recorded_spacing, same_place
+from kunita.io.result_folder import check_result, find_record, result_folder, results_in
 from kunita.io.writing import check_writable
 
 
@@ -28,7 +29,7 @@ def register(args: Namespace) -> int:
     """`kunita register`."""
     from kunita import results
 
-    console = Console(quiet=args.quiet, as_json=args.json)
+    console, began = Console(quiet=args.quiet, as_json=args.json), time.perf_counter()
     with console.warnings():
         moving, fixed = _read_sides(args)
         request = _request(args, moving.dimension)
@@ -48,8 +49,10 @@ def register(args: Namespace) -> int:
     for remark in document["warnings"]:
         if remark not in (*remarks, *reg.warnings):  # those were said when they came up
             console.warn(remark)
-    document["out"] = str(args.out)
-    console.answer(f"{reg.summary()}\n  written    {args.out}/ ({len(document['files'])} files)", document)
+    document["out"], seconds = str(args.out), time.perf_counter() - began
+    lines = [reg.summary(), *_target_lines(document["targets"])]
+    lines.append(f"  written    {args.out}/ ({len(document['files'])} files, {seconds:.0f} s in all)")
+    console.answer("\n".join(lines), document)
     return ExitStatus.DONE if reg.converged else ExitStatus.NOT_CONVERGED
 
 
@@ -58,23 +61,26 @@ def predict(args: Namespace) -> int:
     from kunita.outputs.carry import carry_geometry, carry_landmarks
 
     console, reg = Console(quiet=args.quiet, as_json=args.json), _load(args.result)
+    args.spacing, more = recorded_spacing(args.result, args.spacing), ""
     check_writable(args.out, overwrite=args.overwrite)
     with console.warnings():
         if is_geometry(args.points):
             moved, values = carry_geometry(reg, read_geometry(args.points, frame=args.frame), inverse=args.inverse)
             grid = read_grid(args.reference) if args.reference else None
-            write_geometry(args.out, moved, values, reference=grid, overwrite=args.overwrite)
+            files = write_geometry(args.out, moved, values, reference=grid, overwrite=args.overwrite)
+            more = "".join(f"; also {path.name}" for path in files if path != args.out)
             radius = np.asarray(values.radius)
         else:
             table = _one_table(args.points, args)
             _check_dimension(args.points, table.dimension, reg.fixed.dimension)
+            more = " (the points' own covariances included)" if table.covariances is not None else ""
             carried = carry_landmarks(reg, table.landmarks(), inverse=args.inverse)
             write_landmarks(args.out, carried, format=_known_format(args.out), overwrite=args.overwrite)
             radius = _radius(carried)
     space = "moving" if args.inverse else "fixed"
     text = (
         f"{len(radius)} points in {space} space written to {args.out}; "
-        f"95 % radius {np.median(radius):.2f} mm (median), {radius.max():.2f} mm (largest)"
+        f"95 % radius {np.median(radius):.2f} mm (median), {radius.max():.2f} mm (largest){more}"
     )
     document = {"n": len(radius), "space": space, "median_radius95_mm": float(np.median(radius)),
                 "max_radius95_mm": float(radius.max()), "out": str(args.out)}  # fmt: skip
@@ -94,9 +100,11 @@ def warp(args: Namespace) -> int:
     check_writable(args.out, overwrite=args.overwrite)
     interpolation = "nearest" if args.nearest else "cubic" if args.cubic else "linear"
     with console.warnings(), console.progress() as tell:
-        grid = _reference(args)
+        args.spacing = recorded_spacing(args.result, args.spacing)
+        grid = _reference(args, "moving" if args.inverse else "fixed")
         _check_dimension(args.reference or args.result, grid.dimension, reg.fixed.dimension)
         image = read_image(args.image, spacing=args.spacing)
+        _warn_of_the_other_space(args, image.grid, console)
         _check_dimension(args.image, image.grid.dimension, reg.fixed.dimension)
         pulled = pull_back(reg, grid, inverse=args.inverse, progress=tell("evaluating the map"))
         for remark in pulled.remarks:
@@ -117,11 +125,12 @@ def uncertainty(args: Namespace) -> int:
     from kunita.outputs.maps import UNITS, maps
 
     console, reg = Console(quiet=args.quiet, as_json=args.json), _load(args.result)
-    _check_image_name(args.out, reg.fixed.dimension, vector=args.what == "cov")
+    _check_image_name(args.out, reg.fixed.dimension, vector=args.what == "cov", floats=True)
     check_writable(args.out, overwrite=args.overwrite)
     with console.warnings(), console.progress() as tell:
-        grid = read_grid(args.reference, spacing=args.spacing)
-        _check_dimension(args.reference, grid.dimension, reg.fixed.dimension)
+        args.spacing = recorded_spacing(args.result, args.spacing)
+        grid = _reference(args, "fixed")
+        _check_dimension(args.reference or args.result, grid.dimension, reg.fixed.dimension)
         found = maps(reg, grid, tell("evaluating the posterior"))
         for remark in found.remarks:
             console.warn(remark)
@@ -133,13 +142,15 @@ def uncertainty(args: Namespace) -> int:
 
 def pool(args: Namespace) -> int:
     """`kunita pool`."""
-    from kunita.data.raters import far_marks, pool_raters
+    from kunita.data.raters import doubts, far_marks, pool_raters
 
     console = Console(quiet=args.quiet, as_json=args.json)
     check_writable(args.out, overwrite=args.overwrite)
     with console.warnings():
         raters = [_one_table(path, args).landmarks() for path in args.files]
         pooled = pool_raters(raters, spread=args.spread)
+        for doubt in doubts(raters, [path.name for path in args.files]):
+            console.warn(doubt)
         for name, rater, distance in far_marks(raters):
             console.warn(f"{args.files[rater].name}: landmark {name!r} is {distance:.1f} mm off and weighs less")
         write_landmarks(args.out, pooled, format=_known_format(args.out), overwrite=args.overwrite)
@@ -167,6 +178,8 @@ def convert(args: Namespace) -> int:
             n, what = image.grid.size, "voxels"
         else:
             tables = _tables(args.input, args, frame=origin.frame or args.frame, format=origin.format or args.format)
+            if len(tables) > 1 and not args.out.name.lower().endswith(".tag"):
+                raise FileError(f"{args.input}: has {len(tables)} sets of landmarks; say which with --volume")
             chosen = tables[0] if len(tables) == 1 else tables
             write_landmarks(args.out, chosen, frame=goal.frame, format=goal.format, overwrite=args.overwrite)
             n, what = sum(len(table) for table in tables), "landmarks"
@@ -266,10 +279,18 @@ def _note_sides(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable, co
         console.note(f"{side:<6} {path}: {len(table)} landmarks, {table.frame.value} ({table.stated})")
         if table.names_problem:
             console.note(f"       paired by order: {table.names_problem}")
+    known = [side.covariances is not None for side in (moving, fixed)]
+    if args.noise is None and any(known) and not all(known):
+        side = "moving" if known[0] else "fixed"
+        console.note(f"       only the {side} landmarks have covariances: the others count as exact")
+    if moving.dimension == 2 and args.spacing is None and (args.moving_image or args.fixed_image):
+        console.note("       no --spacing: one pixel counts as one mm")
 
 
 def _tables(path: Path, args: Namespace, **given: Any) -> tuple[LandmarkTable, ...]:
     """All sets of landmarks in a file, read as the arguments say, or as is given here in their place."""
+    if path.is_file() and is_image(path):
+        raise FileError(f"{path}: this is an image; landmarks were expected")
     image = given.get("image", getattr(args, "image", None))
     return read_tables(
         path,
@@ -310,6 +331,7 @@ def _grid_of(image: Path, spacing: Any) -> Grid:
 def _check_images(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable) -> tuple[str, ...]:
     """Remarks on landmarks outside their image; a frame that cannot be is refused."""
     sides = (("moving", args.moving_image, moving), ("fixed", args.fixed_image, fixed))
+    remarks = _labels_in_the_other_space(args)
     found = (
         check_inside(
             table.landmarks(), _grid_of(image, args.spacing), side, image.name, table.frame, stated=table.stated
@@ -317,14 +339,14 @@ def _check_images(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable) 
         for side, image, table in sides
         if image
     )
-    return tuple(remark for remark in found if remark)
+    return (*remarks, *(remark for remark in found if remark))
 
 
 def _fit(args: Namespace, moving: Landmarks, fixed: Landmarks, tell: Callable[[str], Any]) -> Any:
     from kunita.registration import register as fit
 
     _keep_compiled()
-    tell("fitting (the first time for a number of landmarks, compiling takes some seconds)")
+    tell("fitting (and compiling, the first time for a number of landmarks)")
     return fit(
         moving, fixed, kernel=args.kernel, length_scale=args.length_scale, amplitude=args.amplitude,
         noise=args.noise, align=args.align, model=args.model,
@@ -349,25 +371,45 @@ def _keep_compiled() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def _reference(args: Namespace) -> Grid:
-    """The grid that an image is warped onto: the reference's, or that of the image that was registered."""
-    if args.reference:
-        return _grid_of(args.reference, args.spacing)
-    record, side = find_record(args.result), "moving" if args.inverse else "fixed"
-    summary = record.with_name(record.name.replace("registration.h5", SUMMARY))
-    try:
-        grid = json.loads(summary.read_text(encoding="utf-8"))["grids"][side]
-        return Grid(grid["shape"], grid["affine"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArgumentError(
-            f"--reference: needed, since {args.result} was registered without a {side} image"
-        ) from error
+def _reference(args: Namespace, side: str) -> Grid:
+    """The grid that a map is on: the reference's, or that of the image that was registered."""
+    grid = _grid_of(args.reference, args.spacing) if args.reference else recorded_grid(args.result, side)
+    if grid is None:
+        raise ArgumentError(f"--reference: needed, since {args.result} was registered without a {side} image")
+    return grid
 
 
-def _check_image_name(path: Path, dimension: int, *, vector: bool = False) -> None:
+def _warn_of_the_other_space(args: Namespace, grid: Grid, console: Console) -> None:
+    """An image that lies exactly where the other space's image lies is probably the wrong one."""
+    sides = ("moving", "fixed") if args.inverse else ("fixed", "moving")
+    other, own = (recorded_grid(args.result, side) for side in sides)
+    if same_place(grid, other) and own is not None and not same_place(own, other):
+        console.warn(f"{args.image} lies on the grid of the {sides[0]} image: is --inverse wrong or missing?")
+
+
+def _labels_in_the_other_space(args: Namespace) -> tuple[str, ...]:
+    if not (args.labels and args.moving_image and args.fixed_image):
+        return ()
+    files = (args.labels, args.moving_image, args.fixed_image)
+    labels, moving, fixed = (_grid_of(path, args.spacing) for path in files)
+    if same_place(labels, fixed) and not same_place(moving, fixed):
+        return (f"{args.labels.name} lies on the grid of the fixed image; labels of the moving space were expected",)
+    return ()
+
+
+def _target_lines(targets: Sequence[Any]) -> Iterator[str]:
+    """Where the targets are, the first few of them, for people."""
+    for target in [target for target in targets if "name" in target][:5]:
+        place = ", ".join(f"{x:.1f}" for x in target["position"])
+        frame = "RAS" if len(target["position"]) == 3 else "IMAGE"
+        yield f"  target     {target['name']}: ({place}) {frame}, within {target['radius95_mm']:.2g} mm (95 %)"
+
+
+def _check_image_name(path: Path, dimension: int, *, vector: bool = False, floats: bool = False) -> None:
     """Refuse a name that such an image cannot have, before anything is computed."""
     volumes = tuple(suffix for suffix in WRITTEN if suffix not in PICTURES)
-    allowed = WRITTEN if dimension == 2 else NIFTI[:2] if vector else volumes
+    pictures = (*volumes, ".tif", ".tiff") if floats else WRITTEN
+    allowed = pictures if dimension == 2 else NIFTI[:2] if vector else volumes
     if not path.name.lower().endswith(allowed):
         raise FileError.at(path, None, f"a name that ends in {', '.join(allowed)}", path.name)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from kunita import scores
 from kunita.data.landmarks import Landmarks, Pairs, check_covariances, match
 from kunita.errors import ArgumentError, KunitaWarning, LandmarkError, Outcome
 from kunita.flow import shooting
@@ -321,7 +322,13 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     yield f"  distance   {before:.3g} mm before → {after:.3g} mm after, the landmarks' mean (small is not accurate)"
     try:
         loo = reg.posterior.leave_one_out()
-        yield f"  left out   each landmark predicted from the others: {loo.error.mean():.3g} mm on average"
+        held = scores.scores(np.asarray(loo.error), np.asarray(loo.chi2), np.asarray(loo.covariance))
+        inside = f"{100 * held.coverage[scores.LEVELS.index(0.95)]:.0f} % inside their 95 % region"
+        yield f"  left out   each landmark predicted from the others: {held.error_mm:.3g} mm off on average, {inside}"
+        odd = scores.suspects(np.asarray(loo.chi2), reg.fixed.dimension)
+        if odd.any():
+            names = ", ".join(np.array(reg.moving.labels)[reg.used][odd])
+            yield f"  suspects   {names}: too far from what the others say; swapped or mislabelled?"
     except LandmarkError:
         yield "  left out   not available: too few landmarks for this alignment"
     steps = reg.posterior.trajectory.num_steps

@@ -119,3 +119,16 @@ def test_undefined_landmarks_count_when_counts_are_compared():
         match(Landmarks(points, undefined=(1,)), Landmarks(points))
     with pytest.raises(LandmarkError, match="no pair"):
         match(Landmarks(points[:1], undefined=(0,)), Landmarks(points[:1], undefined=(1,)))
+
+
+def test_numbers_opposite_no_names_are_places():
+    """A shuffled or shortened list of numbered landmarks opposite a plain one is not paired row by row."""
+    points = np.random.default_rng(0).normal(size=(6, 2))
+    plain, order = Landmarks(points), [4, 2, 0, 5, 1]
+    numbered = Landmarks(points[order], [str(i + 1) for i in order])
+    for pairs in (match(numbered, plain), match(plain, numbered)):
+        assert np.array_equal(pairs.moving.points, pairs.fixed.points)
+        assert pairs.pairing == "name"
+        assert pairs.unmatched == ("4",)
+    named = Landmarks(points, list("abcdef"))
+    assert match(named, plain).pairing == "order"

@@ -98,3 +98,13 @@ def test_dimensions_must_agree():
 def test_in_two_dimensions_nothing_is_flipped():
     picture = kunita.Grid((40, 30), np.eye(3))
     assert "3 of 3" in remark(-np.array([[5.0, 5], [9, 9], [20, 20]]), Frame.IMAGE, picture)
+
+
+def test_a_third_outside_that_a_flip_would_bring_in_are_enough_to_refuse():
+    """Landmarks near the origin are inside either way round: the others give the flip away."""
+    grid = kunita.Grid((30, 30, 30), np.array([[3.0, 0, 0, -10], [0, 3, 0, -60], [0, 0, 3, -20], [0, 0, 0, 1.0]]))
+    rng = np.random.default_rng(0)
+    either, away = rng.uniform([-9, -25, 0], [9, 25, 50], (20, 3)), rng.uniform([-70, -20, 0], [-20, 20, 50], (8, 3))
+    with pytest.raises(LandmarkError, match="8 of 28 landmarks lie outside.*look like LPS"):
+        remark(np.concatenate([either, away]), Frame.RAS, grid)
+    assert "1 of 21" in remark(np.concatenate([either, away[:1]]), Frame.RAS, grid)  # one alone may be a slip

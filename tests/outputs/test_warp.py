@@ -105,6 +105,16 @@ def _itk(array, grid, vector):
     return image
 
 
+def test_the_outer_half_of_the_outer_voxels_belongs_to_the_image():
+    """As in ITK: a shift of less than half a voxel leaves no black rim."""
+    grid = problems.grid_around(np.eye(3))
+    image = kunita.Image(np.full(grid.shape, 7, np.int16), grid.affine)
+    for share, rim in ((0.4, 7), (0.6, 0)):
+        warped = kunita.warp_image(moved_by(np.array([share, 0, 0]) * grid.spacing), image, grid)
+        assert np.all(warped.data[0] == rim)
+        assert np.all(warped.data[1:] == 7)
+
+
 def test_a_narrow_type_is_rounded_and_kept_in_range_never_wrapped_around():
     assert as_type(np.array([-3.0, 1.5, 300.2]), np.dtype(np.uint8)).tolist() == [0, 2, 255]
     assert as_type(np.array([-4e4, 4e4]), np.dtype(np.int16)).tolist() == [-32768, 32767]

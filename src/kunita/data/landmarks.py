@@ -95,6 +95,7 @@ def match(moving: Landmarks, fixed: Landmarks) -> Pairs:
         raise LandmarkError(
             f"mixed dimensions: the moving landmarks are {moving.dimension}-D, the fixed ones {fixed.dimension}-D"
         )
+    moving, fixed = _numbered(moving, fixed), _numbered(fixed, moving)
     if moving.names is None or fixed.names is None:
         return _match_by_order(moving, fixed)
     rows = {name: i for i, name in enumerate(fixed.names)}
@@ -107,6 +108,13 @@ def match(moving: Landmarks, fixed: Landmarks) -> Pairs:
     kept = moving.take([i for i, name in enumerate(moving.names) if name in rows])
     lonely = tuple(sorted(set(moving.names) ^ set(fixed.names)))
     return Pairs(kept, fixed.take([rows[name] for name in common]), "name", lonely)
+
+
+def _numbered(landmarks: Landmarks, other: Landmarks) -> Landmarks:
+    """A set without names opposite one whose names are just numbers of its places, perhaps shuffled: then 1…n it is."""
+    if landmarks.names is None and other.names is not None and {*other.names} <= {*landmarks.labels}:
+        return dataclasses.replace(landmarks, names=landmarks.labels, undefined=())
+    return landmarks
 
 
 def _match_by_order(moving: Landmarks, fixed: Landmarks) -> Pairs:

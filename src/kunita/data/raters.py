@@ -3,7 +3,8 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,18 @@ def pool_raters(raters: Sequence[Landmarks], *, spread: str = "mean") -> Landmar
         return Landmarks(pooled.means, marks.names, covariances)
     nobody = [place for place in range(raters[0].listed) if str(place + 1) not in marks.names]
     return Landmarks(pooled.means, None, covariances, undefined=nobody)
+
+
+def doubts(raters: Sequence[Landmarks], titles: Sequence[str]) -> Iterator[str]:
+    """What makes a pooled covariance doubtful: the same marks twice, landmarks that one rater alone has marked."""
+    for (first, a), (second, b) in itertools.combinations(zip(titles, raters, strict=True), 2):
+        if np.array_equal(a.points, b.points):
+            yield f"{first} and {second} hold the same marks, and count as two raters"
+    if all(rater.names is not None for rater in raters):
+        counts = collections.Counter(name for rater in raters for name in rater.names)
+        alone = [name for name, count in counts.items() if count == 1]
+        if alone:
+            yield f"{len(alone)} landmarks were marked by one rater only, such as {alone[0]!r}: is it one set?"
 
 
 def far_marks(raters: Sequence[Landmarks]) -> list[tuple[str, int, float]]:

@@ -68,7 +68,10 @@ def overview(
             drawn = _draw(place, layer, view, found.grid)
             _outline(place, view, outline)
             _dots(place, rows, found.grid, view, centre)
-        figure.colorbar(drawn, ax=axes[row, -1], shrink=0.85)
+        figure.colorbar(drawn, ax=axes[row, -1], shrink=0.85, extend="max")
+    near = f" within {NEAR_MM:.0f} mm of the plane" if found.grid.dimension == 3 else ""
+    outline = "; cyan: the label with probability 50 % (dotted: 5 and 95 %)" if labels is not None else ""
+    figure.supxlabel(f"○ fixed, + predicted landmarks{near}{outline}", fontsize=9)
     return figure
 
 
@@ -123,7 +126,8 @@ def _draw(axes: Any, layer: Layer, view: View, grid: Grid) -> Any:
     axes.set_xlim(*sorted(axes.get_xlim(), reverse=bool(signs[0] < 0)))
     axes.set_ylim(*sorted(axes.get_ylim(), reverse=bool(signs[1] < 0)))
     for letter, (x, y) in zip(view.letters, ((0.03, 0.5), (0.97, 0.5), (0.5, 0.03), (0.5, 0.97)), strict=False):
-        axes.text(x, y, letter, transform=axes.transAxes, color="white", fontsize=8, ha="center", va="center")
+        box = {"facecolor": "black", "alpha": 0.6, "pad": 1.5, "linewidth": 0}
+        axes.text(x, y, letter, transform=axes.transAxes, color="white", fontsize=8, ha="center", va="center", bbox=box)
     return drawn
 
 

@@ -10,13 +10,16 @@ from kunita.io.landmark_files.table import STATED
 
 TOUCHING = 1e-6
 
+SUSPICIOUS = 0.2
+"""From this share of landmarks outside on, the other frame is tried: it is the answer if it more than halves them."""
+
 
 def check_inside(
     landmarks: Landmarks, grid: Grid, side: str, image: str, frame: Frame, *, stated: str = ""
 ) -> str | None:
     """A remark that names the landmarks outside their image and how far, or None; refuse a frame that cannot be.
 
-    It is refused where most landmarks are outside as read, and most would be inside with x and y flipped.
+    It is refused where many landmarks are outside as read, and with x and y flipped fewer than half as many.
 
     Args:
         landmarks: in memory's frame.
@@ -35,9 +38,9 @@ def check_inside(
     if not outside.size:
         return None
     n = len(landmarks)
-    if 2 * len(outside) > n and landmarks.dimension == 3:
+    if len(outside) >= SUSPICIOUS * n and landmarks.dimension == 3:
         flipped = grid.distance_outside(flip_points(landmarks.points, Frame.LPS)) > TOUCHING
-        if 2 * flipped.sum() < n:
+        if 2 * flipped.sum() < len(outside):
             other = Frame.RAS if frame is Frame.LPS else Frame.LPS
             raise LandmarkError(
                 f"{side}: {len(outside)} of {n} landmarks lie outside {image} when read as {frame.value}, "

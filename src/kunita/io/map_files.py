@@ -20,6 +20,15 @@ from kunita.outputs.warp import warped_slabs
 
 Write = Callable[[np.ndarray], None]
 
+DESCRIPTIONS = {
+    "fc": "kunita: Frobenius norm of the covariance, mm2",
+    "std": "kunita: standard deviation, mm",
+    "radius": "kunita: radius of the 95 % ball, mm",
+    "cov": "kunita: covariance xx yx yy zx zy zz, LPS, mm2",
+    "jacobian": "kunita: Jacobian determinant",
+}
+"""What a file says of itself, once it is renamed."""
+
 
 def channel_count(image: Image) -> int | None:
     """How many numbers a voxel has; None for an image of plain numbers."""
@@ -33,11 +42,18 @@ def map_suffix(dimension: int) -> str:
 
 @contextlib.contextmanager
 def map_writer(
-    path: Path, grid: Grid, dtype: Any, *, channels: int | None = None, overwrite: bool = False
+    path: Path,
+    grid: Grid,
+    dtype: Any,
+    *,
+    channels: int | None = None,
+    description: str = "",
+    overwrite: bool = False,
 ) -> Iterator[Write]:
     """What takes the slabs of a map one after the other, (…) or (…, channels); a NIfTI file is never held whole."""
     if path.name.lower().endswith((".nii", ".nii.gz")) and grid.dimension == 3:
-        with slab_writer(path, grid, dtype, channels=channels, overwrite=overwrite) as write:
+        writer = slab_writer(path, grid, dtype, channels=channels, description=description, overwrite=overwrite)
+        with writer as write:
             if channels is None:
                 yield write
             else:
@@ -74,7 +90,7 @@ def write_map(path: Path, found: Maps, what: str, progress: Progress, *, overwri
     """One map of a registration."""
     if what == "cov":
         return write_covariance(path, found, progress, overwrite=overwrite)
-    with map_writer(path, found.grid, np.float32, overwrite=overwrite) as write:
+    with map_writer(path, found.grid, np.float32, description=DESCRIPTIONS[what], overwrite=overwrite) as write:
         for slab in slabs(found.grid):
             write(found.on(slab, what).astype(np.float32))
             progress((slab[-1][-1] + 1) / found.grid.shape[-1])
@@ -91,7 +107,10 @@ def write_covariance(path: Path, found: Maps, progress: Progress, *, overwrite: 
         return write_image(path, Image(data.astype(np.float32), grid.affine, channels=True), overwrite=overwrite)
     if not path.name.lower().endswith((".nii", ".nii.gz")):
         raise FileError.at(path, None, "a name that ends in .nii or .nii.gz for a covariance map", path.name)
-    with slab_writer(path, grid, np.float32, channels=len(signs), intent=Intent.VECTOR, overwrite=overwrite) as write:
+    text = DESCRIPTIONS["cov"]
+    with slab_writer(
+        path, grid, np.float32, channels=len(signs), intent=Intent.VECTOR, description=text, overwrite=overwrite
+    ) as write:
         for component, sign in enumerate(signs):
             for slab in slabs(grid):
                 write((sign * found.component(slab, component)).astype(np.float32))
@@ -106,9 +125,11 @@ def write_all_maps(
     suffix, grid = map_suffix(found.grid.dimension), found.grid
     names = {what: what if what == "jacobian" else f"uncertainty_{what}" for what in scalars}
     with contextlib.ExitStack() as files:
-        write = {
-            w: files.enter_context(map_writer(folder / f"{n}{suffix}", grid, np.float32)) for w, n in names.items()
+        opened = {
+            what: map_writer(folder / f"{name}{suffix}", grid, np.float32, description=DESCRIPTIONS[what])
+            for what, name in names.items()
         }
+        write = {what: files.enter_context(writer) for what, writer in opened.items()}
         warp = files.enter_context(_warped_writer(folder / f"warped{suffix}", found, image))
         for slab in slabs(grid):
             for what, data in found.several(slab, scalars):

@@ -58,9 +58,11 @@ def interpolator(image: Image, interpolation: str) -> Callable[[np.ndarray], np.
 
     def look_up(index: np.ndarray) -> np.ndarray:
         index = _snapped(index)
-        coordinates = np.moveaxis(index, -1, 0)
+        last = np.array(image.grid.shape) - 1
+        inside = np.all((index >= -0.5 - SNAP) & (index <= last + 0.5 + SNAP), axis=-1)  # within the outer voxels too
+        coordinates = np.moveaxis(np.clip(index, 0, last), -1, 0)
         values = [
-            ndimage.map_coordinates(plane, coordinates, np.float64, order, mode="constant", prefilter=False)
+            inside * ndimage.map_coordinates(plane, coordinates, np.float64, order, mode="mirror", prefilter=False)
             for plane in planes
         ]
         smooth = as_type(np.stack(values, axis=-1) if image.channels else values[0], image.data.dtype)

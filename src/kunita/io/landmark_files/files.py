@@ -148,7 +148,9 @@ def _recognised(text: Text) -> Format:
     found = _by_suffix(text.path) or next((kind for kind in KNOWN if kind.recognises(text)), None)
     if found is None:
         line = text.lines[0]
-        raise text.refusal(line, f"landmarks in a known format ({', '.join(FORMATS)}; say which: format=)", line.text)
+        hint = "a CSV begins with a line such as name,x,y,z; or say which (--format, format=)"
+        known = f"landmarks in a known format ({', '.join(FORMATS)}): {hint}"
+        raise text.refusal(line, known, line.text)
     return found
 
 

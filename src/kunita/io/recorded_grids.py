@@ -1,0 +1,35 @@
+"""What a result remembers of the images it was made with: where their voxels are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kunita.data.image import Grid
+from kunita.io.result_folder import RECORD, SUMMARY, find_record
+
+
+def recorded_grid(result: Path, side: str) -> Grid | None:
+    """The grid of the moving or fixed image that was registered, if there was one."""
+    record = find_record(result)
+    summary = record.with_name(record.name.replace(RECORD, SUMMARY))
+    try:
+        grid = json.loads(summary.read_text(encoding="utf-8"))["grids"][side]
+        return Grid(grid["shape"], grid["affine"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def recorded_spacing(result: Path, given: Any) -> Any:
+    """The spacing of pixels: what is given, or what the pictures were registered with; None for volumes."""
+    grids = (recorded_grid(result, side) for side in ("fixed", "moving"))
+    flat = [grid for grid in grids if grid is not None and grid.dimension == 2]
+    if given is not None or not flat or np.all(flat[0].spacing == 1):
+        return given
+    return tuple(float(step) for step in flat[0].spacing)
+
+
+def same_place(a: Grid | None, b: Grid | None) -> bool:
+    """Whether two grids have the same voxels at the same places."""
+    return a is not None and b is not None and a.shape == b.shape and np.allclose(a.affine, b.affine, atol=1e-3)
