@@ -5,7 +5,7 @@ is kept in pytest's cache, which the workers share and from which the next run s
 test is marked slow, that is, where it computes for long. (test_doors.py runs in a fresh process as users do.)
 """
 
-import itertools
+import pathlib
 import warnings
 
 import jax
@@ -22,16 +22,15 @@ def optimise_only_what_runs_long(request):
     jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker("slow") is None)
 
 
-TESTS_PER_CLEARING = 100
-"""Compiled programs are dropped after so many tests: thousands of them in one process run out of memory maps."""
-
-_since_clearing = itertools.count(1)
+MOST_MAPS = 30_000
+"""Linux allows a process some 65,000 memory maps, of which every compiled program takes a few: then it is ended."""
 
 
 @pytest.fixture(autouse=True)
 def a_bounded_number_of_compiled_programs():
     yield
-    if next(_since_clearing) % TESTS_PER_CLEARING == 0:
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
 
 
