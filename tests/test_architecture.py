@@ -39,7 +39,7 @@ ORDER = (
     "io.transform_files", "io.map_files", "io.registration_files", "io.summary_files", "io.slicer_script", "io.bids",
     "io.result_folder", "io.recorded_grids",
     "figures.deformation", "figures.overview",
-    "console", "results", "arguments", "commands", "demo", "cli",
+    "console", "results", "arguments", "inputs", "inspection", "commands", "demo", "cli",
 )  # fmt: skip
 """Every module, in the order of the data flow: each may import only those before it."""
 
