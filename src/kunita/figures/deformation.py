@@ -2,9 +2,10 @@
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import EllipseCollection, LineCollection, QuadMesh
+from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.figure import Figure
 
+from kunita.figures.ellipses import ellipses
 from kunita.registration import Registration
 
 
@@ -23,7 +24,7 @@ def deformed_grid(reg: Registration, margin: float = 0.25, num_lines: int = 33, 
     arrived = reg.posterior.predict(moving)
     axes.plot(*moving.T, "o", ms=4, mfc="white", mec="0.2", mew=0.8, label="moving landmarks")
     axes.plot(*fixed.T, "o", ms=3, color="tab:orange", label="fixed landmarks")
-    axes.add_collection(_ellipses(axes, arrived.mean, arrived.covariance))
+    axes.add_collection(ellipses(axes, arrived.mean, arrived.covariance, edgecolors="tab:red", linewidths=0.7))
     axes.plot(*arrived.mean.T, "+", ms=4, color="tab:red", label="where they arrive, with 95 % ellipse")
     axes.set(xlabel="x (mm)", ylabel="y (mm)", title=f"Deformed grid and its standard deviation ({reg.model})")
     figure.colorbar(colour, ax=axes, label="standard deviation (mm)", shrink=0.85)
@@ -57,14 +58,3 @@ def _grid_lines(reg: Registration, box: tuple[np.ndarray, np.ndarray], num_lines
     ends += [np.stack([x[0] + fine * (x[-1] - x[0]), np.full_like(fine, c)], -1) for c in y]
     lines = np.stack(ends)
     return list(reg.posterior.predict(lines.reshape(-1, 2)).mean.reshape(lines.shape))
-
-
-def _ellipses(axes: Axes, means: np.ndarray, covariances: np.ndarray) -> EllipseCollection:
-    """95 % ellipses: half-axes √(5.99 λ), χ² with two degrees of freedom."""
-    values, vectors = np.linalg.eigh(covariances)
-    sizes = 2 * np.sqrt(5.991 * np.maximum(values, 0))
-    angles = np.degrees(np.arctan2(vectors[:, 1, 1], vectors[:, 0, 1]))
-    return EllipseCollection(
-        sizes[:, 1], sizes[:, 0], angles, units="x", offsets=means, offset_transform=axes.transData,
-        facecolors="none", edgecolors="tab:red", linewidths=0.7,
-    )  # fmt: skip
