@@ -156,6 +156,27 @@ class BrainShift:
     head: Anatomy
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class MarkedBrain:
+    """A brain shift without its images: what a leave-one-out needs, made in a fraction of the time.
+
+    Args:
+        moving, fixed: homologous landmarks as observed, with the covariances of their noise.
+        true_moving, true_fixed: where they are in truth, (n, 3) mm.
+        truth: the deformation from moving to fixed space.
+        fan: what the ultrasound sees.
+        head: the anatomy in moving space, on the lattice of `brain_phantom`.
+    """
+
+    moving: Landmarks
+    fixed: Landmarks
+    true_moving: np.ndarray
+    true_fixed: np.ndarray
+    truth: Deformation
+    fan: Fan
+    head: Anatomy
+
+
 def brain_shift(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30, spacing: float = 1.0) -> BrainShift:
     """A case of brain shift with a known truth, the same for the same key.
 
@@ -166,12 +187,23 @@ def brain_shift(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30, sp
         spacing: of the MRI, mm; the ultrasound is finer by a fixed factor. The anatomy, the truth and the landmarks do
             not depend on it: a coarse case is the same case, quickly.
     """
+    if not 0.5 <= spacing <= 8:
+        raise ArgumentError(f"spacing: expected between 0.5 and 8 mm, found {spacing}")
+    brain = marked_brain(key, shift_mm, num_landmarks)
+    moving_image, labels = _mri(brain.head, key, spacing)
+    ultrasound = _ultrasound(brain.head, brain.truth, brain.fan, key, 0.7 * spacing)
+    return BrainShift(
+        moving_image, ultrasound, labels, brain.moving, brain.fixed, brain.true_moving, brain.true_fixed,
+        brain.truth, brain.fan, brain.head,
+    )  # fmt: skip
+
+
+def marked_brain(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30) -> MarkedBrain:
+    """The landmarks and the truth of `brain_shift`, which do not need its images."""
     if key < 0:
         raise ArgumentError(f"key: expected zero or a positive number, found {key}")
     if not 0 <= shift_mm <= 20:
         raise ArgumentError(f"shift_mm: expected between 0 and 20 mm, found {shift_mm}")
-    if not 0.5 <= spacing <= 8:
-        raise ArgumentError(f"spacing: expected between 0.5 and 8 mm, found {spacing}")
     if num_landmarks < 1:
         raise ArgumentError(f"num_landmarks: expected at least one, found {num_landmarks}")
     head = brain_phantom.anatomy(key)
@@ -180,9 +212,7 @@ def brain_shift(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30, sp
     names, true_moving = _places(head, truth, fan, key, num_landmarks)
     true_fixed = truth.forward(true_moving)
     moving, fixed = _observe(names, true_moving, true_fixed, fan, key)
-    moving_image, labels = _mri(head, key, spacing)
-    ultrasound = _ultrasound(head, truth, fan, key, 0.7 * spacing)
-    return BrainShift(moving_image, ultrasound, labels, moving, fixed, true_moving, true_fixed, truth, fan, head)
+    return MarkedBrain(moving, fixed, true_moving, true_fixed, truth, fan, head)
 
 
 def _deformation(key: int, shift_mm: float) -> Deformation:

@@ -1,0 +1,118 @@
+"""A cohort: cases of two landmark sets each, and one that is generated, with a known truth."""
+
+import dataclasses
+
+import numpy as np
+
+from kunita.data.image import Image
+from kunita.data.landmarks import Landmarks
+from kunita.data.phantom import BrainShift, MarkedBrain, brain_shift, marked_brain
+from kunita.errors import ArgumentError, LandmarkError
+
+LEAST_LANDMARKS = 5
+"""With fewer, a rigid alignment to the others leaves nothing to learn from a landmark that is left out."""
+
+COUNTS = (20, 37)
+"""How many landmarks a generated case has, at least and at most: as in the paper."""
+
+SHIFTS_MM = (4.0, 12.0)
+"""How far the cortex of a generated case sinks, at least and at most."""
+
+KEYS_PER_SEED = 1000
+"""Heads that belong to one seed: cohorts of different seeds share none."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """A patient: homologous landmarks row by row, and what else there is.
+
+    Args:
+        name: distinct within a cohort.
+        moving, fixed: at least five landmarks each, the same number.
+        moving_image, fixed_image: to look at, in the spaces of the landmarks.
+        labels: a structure in the moving space.
+        image_names: what to call the moving and the fixed image.
+        true_moving, true_fixed: where the landmarks are in truth, (n, d) mm, if that is known.
+    """
+
+    name: str
+    moving: Landmarks
+    fixed: Landmarks
+    moving_image: Image | None = None
+    fixed_image: Image | None = None
+    labels: Image | None = None
+    image_names: tuple[str, str] = ("moving image", "fixed image")
+    true_moving: np.ndarray | None = None
+    true_fixed: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if self.moving.points.shape != self.fixed.points.shape:
+            shapes = f"{self.moving.points.shape} and {self.fixed.points.shape}"
+            raise LandmarkError(f"case {self.name!r}: expected landmarks row by row, found shapes {shapes}")
+        if len(self.moving) < LEAST_LANDMARKS:
+            raise LandmarkError(
+                f"case {self.name!r}: expected at least {LEAST_LANDMARKS} pairs of landmarks, found {len(self.moving)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.moving)
+
+    @property
+    def dimension(self) -> int:
+        return self.moving.dimension
+
+    @property
+    def distances(self) -> np.ndarray:
+        """(n,) between moving and fixed landmarks before any registration, mm."""
+        return np.linalg.norm(self.fixed.points - self.moving.points, axis=1)
+
+    @property
+    def knows_noise(self) -> bool:
+        """Whether the landmarks bring covariances, on either side."""
+        return self.moving.covariances is not None or self.fixed.covariances is not None
+
+    @property
+    def has_images(self) -> bool:
+        return self.moving_image is not None and self.fixed_image is not None
+
+
+def generated_cohort(
+    num_cases: int = 12,
+    seed: int = 0,
+    *,
+    counts: tuple[int, int] = COUNTS,
+    image_spacing: float | None = None,
+) -> tuple[Case, ...]:
+    """Brain-shift cases with a known truth, the same for the same seed; each is one that `brain_shift` makes.
+
+    Args:
+        num_cases: how many; the landmarks of a case do not depend on it.
+        seed: of the numbers of landmarks, the sizes of the shifts, and the heads.
+        counts: the least and the largest number of landmarks.
+        image_spacing: of the MRI, mm, of the case with the largest shift, the one to look at; the others have no
+            images. Default: none has.
+    """
+    if not 1 <= num_cases <= KEYS_PER_SEED:
+        raise ArgumentError(f"num_cases: expected from 1 to {KEYS_PER_SEED}, found {num_cases}")
+    if not 0 < counts[0] <= counts[1]:
+        raise ArgumentError(f"counts: expected a least and a largest number of landmarks, found {counts}")
+    keys = [KEYS_PER_SEED * seed + i for i in range(num_cases)]
+    draws = [np.random.default_rng([key, 7]) for key in keys]
+    shifts = [float(rng.uniform(*SHIFTS_MM)) for rng in draws]
+    numbers = [int(rng.integers(counts[0], counts[1] + 1)) for rng in draws]
+    pictured = int(np.argmax(shifts)) if image_spacing is not None else None
+    cases = []
+    for i, place in enumerate(zip(keys, shifts, numbers, strict=True)):
+        made = brain_shift(*place, image_spacing or 8.0) if i == pictured else marked_brain(*place)
+        cases.append(_case(f"generated-{i + 1:02d}", made))
+    return tuple(cases)
+
+
+def _case(name: str, made: BrainShift | MarkedBrain) -> Case:
+    case = Case(name, made.moving, made.fixed, true_moving=made.true_moving, true_fixed=made.true_fixed)
+    if isinstance(made, MarkedBrain):
+        return case
+    return dataclasses.replace(
+        case, moving_image=made.moving_image, fixed_image=made.fixed_image, labels=made.labels,
+        image_names=("MRI", "ultrasound"),
+    )  # fmt: skip
