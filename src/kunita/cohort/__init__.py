@@ -1,0 +1,1 @@
+"""Many cases together."""

@@ -1,0 +1,252 @@
+"""Leave-one-out by refits: every landmark predicted by a registration that never saw it.
+
+Another number of landmarks is another program to compile. So what is left of n landmarks is fitted as N ≥ n rows: a
+landmark listed k times, each time with k times its covariance, says exactly as much as once. One program then serves
+all refits of a whole cohort, and nothing is approximated: no landmark is merely made vague.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from kunita.data.cohort import Case
+from kunita.data.landmarks import Landmarks
+from kunita.errors import KunitaWarning
+from kunita.gaussians import GaussianPoints
+from kunita.inference import solve
+from kunita.inference.problem import Problem
+from kunita.kernels import AbstractKernel, Gaussian
+from kunita.observations import LandmarkObservations
+from kunita.posterior import Posterior, posterior_from_fit
+from kunita.precision import door, to_numpy
+from kunita.registration import REFRESH_ROUNDS, Registration, register
+
+STILL = Gaussian(100.0, 1e-3)
+"""A prior that allows next to no deformation: what is left is the alignment alone."""
+
+LEAST_OTHERS = 2
+"""With fewer other cases to learn from, a case's own parameters are used."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """Landmarks listed once or more: the same information in any number of rows.
+
+    Args:
+        which: (N,) the landmark that each row lists.
+    """
+
+    which: np.ndarray
+
+    @classmethod
+    def of(cls, kept: np.ndarray, num_rows: int) -> "Rows":
+        """These landmarks in so many rows, all of them about equally often."""
+        return cls(kept[np.arange(max(num_rows, len(kept))) % len(kept)])
+
+    @property
+    def copies(self) -> np.ndarray:
+        """(N,) how often the landmark of each row is listed."""
+        return np.bincount(self.which)[self.which]
+
+    def landmarks(self, landmarks: Landmarks) -> Landmarks:
+        """The rows of a set, nameless: they are paired by their order."""
+        known = landmarks.covariances is not None
+        return Landmarks(landmarks.points[self.which], None, self.covariances(landmarks) if known else None)
+
+    def covariances(self, landmarks: Landmarks) -> np.ndarray:
+        """(N, d, d), zero for landmarks that count as exact."""
+        if landmarks.covariances is None:
+            return np.zeros((len(self.which), landmarks.dimension, landmarks.dimension))
+        return landmarks.covariances[self.which] * self.copies[:, None, None]
+
+    def split(self, momenta: np.ndarray) -> np.ndarray:
+        """(N, d) momenta of the rows from those of the landmarks: copies share evenly."""
+        return momenta[self.which] / self.copies[:, None]
+
+    def collected(self, momenta: np.ndarray, num_landmarks: int) -> np.ndarray:
+        """(n, d) momenta of the landmarks from those of the rows."""
+        total = np.zeros((num_landmarks, momenta.shape[1]))
+        np.add.at(total, self.which, momenta)
+        return total
+
+
+def with_noise(landmarks: Landmarks, noise_mm: float) -> Landmarks:
+    """The same landmarks, all with this standard deviation."""
+    return Landmarks(landmarks.points, landmarks.names, noise_mm**2)
+
+
+def register_rows(
+    moving: Landmarks,
+    fixed: Landmarks,
+    num_rows: int,
+    *,
+    kernel: AbstractKernel | None = None,
+    length_scale: float | None = None,
+    align: str = "rigid",
+    model: str = "endpoint",
+) -> Registration:
+    """`register`, in so many rows where the landmarks know their noise (else as they are: it is then estimated).
+
+    Quietly: what it would warn of is in the result, and a caller with thousands of fits counts it.
+    """
+    if moving.covariances is not None or fixed.covariances is not None:
+        rows = Rows.of(np.arange(len(moving)), num_rows)
+        moving, fixed = rows.landmarks(moving), rows.landmarks(fixed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KunitaWarning)
+        return register(moving, fixed, kernel=kernel, length_scale=length_scale, align=align, model=model)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LeftOut:
+    """A landmark as predicted without it: (d,) mean and (d, d) covariance; and the noise of its own, (d, d)."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    noise: np.ndarray
+
+    def squared(self, observed: np.ndarray) -> float:
+        """The squared standardised error of where it was observed: χ² of d degrees if all is well."""
+        miss = observed - self.mean
+        return float(miss @ np.linalg.solve(self.covariance + self.noise, miss))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Refit:
+    """A registration without one of the landmarks.
+
+    Args:
+        landmark: the row that was left out.
+        posterior: of the others.
+        converged: whether the fit did, and the noise that the map carries over settled.
+    """
+
+    landmark: int
+    posterior: Posterior
+    converged: bool
+
+    def left_out(self, moving: Landmarks, fixed: Landmarks) -> LeftOut:
+        """The landmark that was left out, among all of them."""
+        i, d = self.landmark, moving.dimension
+        found = self.posterior.predict(moving.points[[i]])
+        noise = np.zeros((d, d)) if fixed.covariances is None else fixed.covariances[i]
+        if moving.covariances is not None:
+            jacobian = self.posterior.jacobian(moving.points[[i]])[0]
+            noise = noise + jacobian @ moving.covariances[i] @ jacobian.T
+        return LeftOut(np.asarray(found.mean[0]), np.asarray(found.covariance[0]), noise)
+
+
+def refits(full: Registration, moving: Landmarks, fixed: Landmarks) -> Iterator[Refit]:
+    """Leave out each landmark in turn and fit the others again, kernel and noise as they are.
+
+    Args:
+        full: what `register_rows` made of all landmarks, with at least as many rows: where each refit starts.
+        moving, fixed: the landmarks once each, with their covariances (on one side at least).
+    """
+    for i in range(len(moving)):
+        yield refit_without(full, moving, fixed, i)
+
+
+@door
+def refit_without(full: Registration, moving: Landmarks, fixed: Landmarks, i: int) -> Refit:
+    """Fit all landmarks but one, in as many rows as before, from where the full fit ended."""
+    n, origin = len(moving), full.posterior.origin
+    listed = Rows.of(np.arange(n), len(full.moving))
+    rows = Rows.of(np.delete(np.arange(n), i), len(full.moving))
+    momenta = rows.split(listed.collected(np.asarray(full.posterior.trajectory.momenta[0]), n))
+    observed = LandmarkObservations(
+        moving.points[rows.which], fixed.points[rows.which] - origin, rows.covariances(fixed), rows.covariances(moving)
+    )
+    fit, settled = _solve_again(full, observed, momenta)
+    posterior = to_numpy(posterior_from_fit(fit, origin, full.model))
+    return Refit(i, posterior, bool(fit.converged and settled))
+
+
+def _solve_again(full: Registration, observed: LandmarkObservations, momenta: np.ndarray) -> tuple[solve.Fit, bool]:
+    """Solve from a fit of similar landmarks, refreshing the noise that the map carries over until it stands still."""
+    alignment, kernel, trend = full.posterior.alignment, full.kernel, full.posterior.trend
+    noise = np.asarray(observed.noise(np.broadcast_to(alignment.matrix, observed.fixed_noise.shape)))
+    for _ in range(REFRESH_ROUNDS):
+        problem = Problem(kernel, observed.moving, observed.fixed, noise, trend)
+        small = full.model == "small"
+        fit = solve.solve_small(problem, alignment) if small else solve.solve(problem, alignment, momenta)
+        jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)
+        carried = np.asarray(observed.noise(jacobians))
+        change, size = (np.abs(part).max(axis=(1, 2)) for part in (carried - noise, noise))
+        if np.all(change <= 1e-6 * size):
+            return fit, True
+        noise, alignment, momenta = carried, fit.alignment, np.asarray(fit.trajectory.momenta[0])
+    return fit, False
+
+
+def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray) -> GaussianPoints:
+    """Leave-one-out in closed form, from the posterior at the landmarks: m − C(D − C)⁻¹(f − m), C + C(D − C)⁻¹C.
+
+    Takes one observation f = m + … with noise D out of a Gaussian N(m, C) again: what `Posterior.leave_one_out` says,
+    without asking how often a landmark is listed. Exact for a linear model, first order around the fit otherwise.
+    """
+    mean, cov = np.asarray(at_landmarks.mean), np.asarray(at_landmarks.covariance)
+    gain = cov @ np.linalg.inv(noise - cov)
+    return GaussianPoints(mean - (gain @ (observed - mean)[..., None])[..., 0], cov + gain @ cov)
+
+
+def closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> tuple[LeftOut, ...]:
+    """Leave-one-out of a registration without refits, to first order, whatever its rows."""
+    n, d = moving.points.shape
+    at_landmarks, jacobians = full.posterior.predict(moving.points), full.posterior.jacobian(moving.points)
+    zero = np.zeros((n, d, d))
+    own, carried = (zero if side.covariances is None else side.covariances for side in (fixed, moving))
+    noise = own + jacobians @ carried @ jacobians.swapaxes(1, 2)
+    found = cavity(at_landmarks, fixed.points, noise)
+    return tuple(LeftOut(*each) for each in zip(found.mean, found.covariance, noise, strict=True))
+
+
+# -------------------------------------------------------------------------------- parameters learned on other patients
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """What the evidence chooses at a length scale: the kernel's amplitude, and the noise where the files bring none."""
+
+    amplitude_mm: float
+    noise_mm: float | None
+
+
+def own_parameters(case: Case, length_scale: float | None, num_rows: int, align: str = "rigid") -> Parameters:
+    """What a case's own evidence chooses at a length scale, mm; at None, no deformation, there is only the noise."""
+    if length_scale is None and case.knows_noise:
+        return Parameters(float(STILL.amplitude), None)
+    kernel = STILL if length_scale is None else None
+    reg = register_rows(case.moving, case.fixed, num_rows, kernel=kernel, length_scale=length_scale, align=align)
+    assert isinstance(reg.kernel, Gaussian)  # the family that `register` chooses from
+    return Parameters(float(reg.kernel.amplitude), None if case.knows_noise else reg.noise_mm)
+
+
+def leave_one_patient_out(own: Sequence[Parameters]) -> tuple[Parameters, ...]:
+    """For each case the medians over all *other* cases: nothing about a case is chosen on it.
+
+    With fewer than two others each keeps its own. An unknown noise is learned from cases that have to estimate it too.
+    """
+    if len(own) <= LEAST_OTHERS:
+        return tuple(own)
+    return tuple(_median(own[i], [*own[:i], *own[i + 1 :]]) for i in range(len(own)))
+
+
+def _median(mine: Parameters, others: Sequence[Parameters]) -> Parameters:
+    noises = [other.noise_mm for other in others if other.noise_mm is not None]
+    noise = float(np.median(noises)) if mine.noise_mm is not None and noises else mine.noise_mm
+    return Parameters(float(np.median([other.amplitude_mm for other in others])), noise)
+
+
+def kernel_of(length_scale: float | None, parameters: Parameters) -> Gaussian:
+    """The kernel with these parameters; without a length scale the one that stays still."""
+    return STILL if length_scale is None else Gaussian(length_scale, parameters.amplitude_mm)
+
+
+def known_noise(case: Case, parameters: Parameters) -> tuple[Landmarks, Landmarks]:
+    """The case's landmarks, with the learned noise where the files bring none."""
+    if parameters.noise_mm is None:
+        return case.moving, case.fixed
+    return case.moving, with_noise(case.fixed, parameters.noise_mm)
