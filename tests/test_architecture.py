@@ -13,11 +13,13 @@ SOURCE = pathlib.Path(kunita.__file__).parent
 ORDER = (
     "errors", "precision", "numerics", "kernels",
     "flow.shooting", "flow.transport", "flow.covariance", "flow.moments", "flow.simulate",
+    "flow.referee",
     "observations", "inference.objective", "inference.trend", "inference.problem", "inference.path_space",
     "inference.gauss_newton", "inference.newton", "inference.trust_region", "inference.solve", "inference.evidence",
     "gaussians", "posterior",
     "scores",
     "data.landmarks", "data.raters", "data.image", "data.geometry", "data.brain_phantom", "data.phantom",
+    "data.cohort",
     "registration",
     "outputs.dense", "outputs.maps", "outputs.warp", "outputs.labels", "outputs.transforms", "outputs.carry",
     "outputs.summary",
@@ -37,9 +39,13 @@ ORDER = (
     "io.geometry_files.gifti_files", "io.geometry_files.mrtrix_files", "io.geometry_files.trk_files",
     "io.geometry_files.files",
     "io.transform_files", "io.map_files", "io.registration_files", "io.summary_files", "io.slicer_script", "io.bids",
-    "io.result_folder", "io.recorded_grids",
-    "figures.deformation", "figures.overview",
-    "console", "results", "arguments", "inputs", "inspection", "commands", "demo", "cli",
+    "io.result_folder", "io.recorded_grids", "io.case_table",
+    "figures.style", "figures.ellipses", "figures.deformation", "figures.overview",
+    "figures.moments", "figures.synthetic", "figures.clinical",
+    "cohort.leave_one_out",
+    "experiments.experiment", "experiments.moments", "experiments.synthetic", "experiments.clinical",
+    "experiments.files",
+    "console", "results", "arguments", "inputs", "inspection", "commands", "demo", "reproduce", "cli",
 )  # fmt: skip
 """Every module, in the order of the data flow: each may import only those before it."""
 

@@ -31,6 +31,10 @@ def _run(command: str) -> Any:
         from kunita.demo import demo
 
         return demo
+    if command == "reproduce":
+        from kunita.reproduce import reproduce
+
+        return reproduce
     from kunita import commands
 
     return getattr(commands, command)
