@@ -151,6 +151,7 @@ def test_leave_one_out_is_refused_where_the_alignment_needs_every_landmark():
     )
     with pytest.raises(LandmarkError, match="too few"):
         reg.posterior.leave_one_out()
+    assert reg.loo is None
     assert "not available" in reg.summary()
 
 

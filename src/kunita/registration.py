@@ -1,6 +1,7 @@
 """`register`, the one door: where landmarks meet the model."""
 
 import dataclasses
+import functools
 import time
 import warnings as python_warnings
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from kunita.inference import evidence, solve, trend
 from kunita.inference.problem import Problem
 from kunita.kernels import FAMILIES, AbstractKernel, AbstractProfile, Gaussian
 from kunita.observations import LandmarkObservations
-from kunita.posterior import MODELS, Posterior, posterior_from_fit
+from kunita.posterior import MODELS, LeaveOneOut, Posterior, posterior_from_fit
 from kunita.precision import ArrayLike, as_floats, to_numpy
 
 CONTRADICTION = 6.0
@@ -61,6 +62,14 @@ class Registration:
     def noise_mm(self) -> float:
         """Typical standard deviation of the localisation noise, mm (root mean square over used landmarks and axes)."""
         return float(np.sqrt(np.mean(np.trace(self.noise[self.used], axis1=1, axis2=2)) / self.fixed.dimension))
+
+    @functools.cached_property
+    def loo(self) -> LeaveOneOut | None:
+        """Leave-one-out, where the landmarks are enough for it; found once, since every summary asks for it."""
+        try:
+            return self.posterior.leave_one_out()
+        except LandmarkError:
+            return None
 
     def summary(self) -> str:
         """What was done and how well it went, for people."""
@@ -320,17 +329,7 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     yield f"  kernel     {describe_kernel(reg.kernel)}"
     yield f"  noise      {reg.noise_mm:.3g} mm"
     yield f"  distance   {before:.3g} mm before → {after:.3g} mm after, the landmarks' mean (small is not accurate)"
-    try:
-        loo = reg.posterior.leave_one_out()
-        held = scores.scores(np.asarray(loo.error), np.asarray(loo.chi2), np.asarray(loo.covariance))
-        inside = f"{100 * held.coverage[scores.LEVELS.index(0.95)]:.0f} % inside their 95 % region"
-        yield f"  left out   each landmark predicted from the others: {held.error_mm:.3g} mm off on average, {inside}"
-        odd = scores.suspects(np.asarray(loo.chi2), reg.fixed.dimension)
-        if odd.any():
-            names = ", ".join(np.array(reg.moving.labels)[reg.used][odd])
-            yield f"  suspects   {names}: too far from what the others say; swapped or mislabelled?"
-    except LandmarkError:
-        yield "  left out   not available: too few landmarks for this alignment"
+    yield from _loo_lines(reg)
     steps = reg.posterior.trajectory.num_steps
     state = "converged" if reg.converged else "NOT CONVERGED"
     effort = f"{reg.iterations} iterations, {steps} time steps, {reg.seconds:.2f} s"
@@ -338,6 +337,19 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     yield f"  evidence   {reg.evidence:.2f} (log), energy {reg.energy:.4g}"
     for remark in reg.warnings:
         yield f"  warning    {remark}"
+
+
+def _loo_lines(reg: Registration) -> Iterator[str]:
+    if reg.loo is None:
+        yield "  left out   not available: too few landmarks for this alignment"
+        return
+    held = scores.scores(np.asarray(reg.loo.error), np.asarray(reg.loo.chi2), np.asarray(reg.loo.covariance))
+    inside = f"{100 * held.coverage[scores.LEVELS.index(0.95)]:.0f} % inside their 95 % region"
+    yield f"  left out   each landmark predicted from the others: {held.error_mm:.3g} mm off on average, {inside}"
+    odd = scores.suspects(np.asarray(reg.loo.chi2), reg.fixed.dimension)
+    if odd.any():
+        names = ", ".join(np.array(reg.moving.labels)[reg.used][odd])
+        yield f"  suspects   {names}: too far from what the others say; swapped or mislabelled?"
 
 
 def _distances(reg: Registration) -> tuple[float, float]:

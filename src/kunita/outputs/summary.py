@@ -7,7 +7,6 @@ import numpy as np
 
 import kunita
 from kunita import scores
-from kunita.errors import LandmarkError
 from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.outputs.maps import Maps
 from kunita.posterior import LeaveOneOut
@@ -61,7 +60,7 @@ class LandmarkRows:
 def landmark_rows(reg: Registration) -> LandmarkRows:
     """What became of every landmark; leave-one-out is NaN for those not used, or where there are too few."""
     predicted = reg.posterior.predict(reg.moving.points)
-    loo, n = leave_one_out(reg), len(reg.moving)
+    loo, n = reg.loo, len(reg.moving)
     errors, squared, suspect = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
     if loo is not None:
         errors[reg.used], squared[reg.used] = loo.error, loo.chi2
@@ -89,7 +88,7 @@ def summary(
         dimension=reg.fixed.dimension,
         initial_error_mm=float(before[reg.used].mean()),
         residual_mm=float(rows.residuals[reg.used].mean()),
-        loo=_loo_scores(reg),
+        loo=_loo_scores(reg.loo),
         evidence=reg.evidence,
         energy=reg.energy,
         converged=reg.converged,
@@ -100,14 +99,6 @@ def summary(
         warnings=(*reg.warnings, *warnings),
         seconds=reg.seconds,
     )
-
-
-def leave_one_out(reg: Registration) -> LeaveOneOut | None:
-    """Leave-one-out, where the landmarks are enough for it."""
-    try:
-        return reg.posterior.leave_one_out()
-    except LandmarkError:
-        return None
 
 
 def least_jacobian(reg: Registration) -> float:
@@ -128,8 +119,7 @@ def describe(kernel: AbstractKernel) -> Any:
     return {"family": type(kernel).__name__, "kernels": [describe(part) for part in getattr(kernel, "kernels", ())]}
 
 
-def _loo_scores(reg: Registration) -> Any:
-    loo = leave_one_out(reg)
+def _loo_scores(loo: LeaveOneOut | None) -> Any:
     if loo is None:
         return None
     scored = scores.scores(np.asarray(loo.error), np.asarray(loo.chi2), np.asarray(loo.covariance))
