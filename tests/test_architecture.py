@@ -43,7 +43,8 @@ ORDER = (
     "figures.style", "figures.ellipses", "figures.deformation", "figures.overview",
     "figures.moments", "figures.synthetic", "figures.clinical",
     "cohort.leave_one_out",
-    "experiments.experiment", "experiments.moments", "experiments.synthetic", "experiments.clinical",
+    "experiments.experiment", "experiments.moments", "experiments.synthetic", "experiments.clinical_tables",
+    "experiments.clinical_findings", "experiments.clinical_pictures", "experiments.clinical",
     "experiments.files",
     "console", "results", "arguments", "inputs", "inspection", "commands", "demo", "reproduce", "cli",
 )  # fmt: skip

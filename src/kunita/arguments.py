@@ -199,7 +199,7 @@ def _reproduce(commands: argparse._SubParsersAction) -> None:
     command = _command(
         commands, "reproduce", "repeat the experiments of the paper: tables (JSON, CSV) and figures (PNG, PDF)",
         "\nmoments: the flow's moments by simulation and by each closure. synthetic: circle to flower, small and\n"
-        "diffeomorphic. clinical: leave-one-out over a cohort for a range of length scales. docs/paper.md explains them.",
+        "diffeomorphic. clinical: leave-one-out over a cohort for a range of length scales. See docs/paper.md.",
     )  # fmt: skip
     command.add_argument("experiment", choices=(*EXPERIMENTS, "all"), help="which")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")

@@ -164,21 +164,27 @@ def _fit(
     choice = evidence.choose_parameters(family, kernel, given, aligned, targets - aligned, basis, reach, held)
     observed = LandmarkObservations(x, targets, *(noises or (choice.noise, np.zeros((n, d, d)))))
     _refuse_contradictions(pairs, choice.noise)
-    fit, settled = _solve(observed, choice.kernel, free, start, model)
+    fit, settled = solve_observed(observed, choice.kernel, free, start, model)
     posterior = posterior_from_fit(fit, origin, model)
     value = evidence.gauss_newton_evidence(posterior.linear, fit.energy)
     remarks = tuple(_fit_remarks(pairs, align, open_directions, choice, fit, settled))
     return _Fitted(fit, to_numpy(posterior), np.asarray(fit.noise), float(value), remarks)
 
 
-def _solve(
-    observed: LandmarkObservations, kernel: AbstractKernel, free: trend.Trend, start: trend.Alignment, model: str
+def solve_observed(
+    observed: LandmarkObservations,
+    kernel: AbstractKernel,
+    free: trend.Trend,
+    start: trend.Alignment,
+    model: str,
+    momenta: np.ndarray | None = None,
 ) -> tuple[solve.Fit, bool]:
     """Solve; where the moving landmarks are uncertain too, refresh the noise that the map carries over, and repeat.
 
     Also says whether the noise settled. The small-deformation model carries it with the alignment alone, to its order.
+    Where momenta are given, the search starts with them: from a fit of similar landmarks, say.
     """
-    alignment, momenta = start, None
+    alignment = start
     noise = np.asarray(observed.noise(np.broadcast_to(start.matrix, observed.fixed_noise.shape)))
     for _ in range(REFRESH_ROUNDS):
         problem = Problem(kernel, observed.moving, observed.fixed, noise, free)

@@ -10,17 +10,9 @@ from kunita.data.cohort import Case
 from kunita.data.image import Image
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError
-from kunita.experiments.clinical import (
-    FULL,
-    QUICK,
-    PriorRow,
-    Settings,
-    _change,
-    _small_scales,
-    best_row,
-    clinical,
-    outliers,
-)  # fmt: skip
+from kunita.experiments.clinical import FULL, QUICK, Settings, clinical
+from kunita.experiments.clinical_findings import _change, _small_scales
+from kunita.experiments.clinical_tables import PriorRow, best_row, outliers
 from kunita.experiments.experiment import Experiment
 from problems import gp_displaced, rotation
 

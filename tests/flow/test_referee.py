@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import random_phase
 
 import kunita
 from kunita.flow import moments, referee, shooting
+from problems import random_phase
 
 STEPS = 20
 

@@ -12,7 +12,6 @@ from kunita.flow import shooting, transport
 from kunita.inference import path_space, solve
 from problems import THREE, fit, gp_displaced, grid
 
-
 PIECE = 1024
 """Points that are carried at a time: one shape for every grid, so that one compilation serves them all."""
 

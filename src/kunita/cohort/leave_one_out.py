@@ -15,13 +15,11 @@ from kunita.data.cohort import Case
 from kunita.data.landmarks import Landmarks
 from kunita.errors import KunitaWarning
 from kunita.gaussians import GaussianPoints
-from kunita.inference import solve
-from kunita.inference.problem import Problem
 from kunita.kernels import AbstractKernel, Gaussian
 from kunita.observations import LandmarkObservations
 from kunita.posterior import Posterior, posterior_from_fit
 from kunita.precision import door, to_numpy
-from kunita.registration import REFRESH_ROUNDS, Registration, register
+from kunita.registration import Registration, register, solve_observed
 
 STILL = Gaussian(100.0, 1e-3)
 """A prior that allows next to no deformation: what is left is the alignment alone."""
@@ -159,26 +157,10 @@ def refit_without(full: Registration, moving: Landmarks, fixed: Landmarks, i: in
     observed = LandmarkObservations(
         moving.points[rows.which], fixed.points[rows.which] - origin, rows.covariances(fixed), rows.covariances(moving)
     )
-    fit, settled = _solve_again(full, observed, momenta)
+    found = full.posterior
+    fit, settled = solve_observed(observed, full.kernel, found.trend, found.alignment, full.model, momenta)
     posterior = to_numpy(posterior_from_fit(fit, origin, full.model))
     return Refit(i, posterior, bool(fit.converged and settled))
-
-
-def _solve_again(full: Registration, observed: LandmarkObservations, momenta: np.ndarray) -> tuple[solve.Fit, bool]:
-    """Solve from a fit of similar landmarks, refreshing the noise that the map carries over until it stands still."""
-    alignment, kernel, trend = full.posterior.alignment, full.kernel, full.posterior.trend
-    noise = np.asarray(observed.noise(np.broadcast_to(alignment.matrix, observed.fixed_noise.shape)))
-    for _ in range(REFRESH_ROUNDS):
-        problem = Problem(kernel, observed.moving, observed.fixed, noise, trend)
-        small = full.model == "small"
-        fit = solve.solve_small(problem, alignment) if small else solve.solve(problem, alignment, momenta)
-        jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)
-        carried = np.asarray(observed.noise(jacobians))
-        change, size = (np.abs(part).max(axis=(1, 2)) for part in (carried - noise, noise))
-        if np.all(change <= 1e-6 * size):
-            return fit, True
-        noise, alignment, momenta = carried, fit.alignment, np.asarray(fit.trajectory.momenta[0])
-    return fit, False
 
 
 def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray) -> GaussianPoints:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from kunita.data.image import Grid, Image
-from kunita.figures.overview import NEAR_MM, Layer, View, _draw, _views
+from kunita.figures.overview import NEAR_MM, Layer, View, draw_layer, views_of
 from kunita.figures.style import COLOURS, DASHES, MARKERS, PAGE_WIDTH, styled
 from kunita.outputs.dense import lattice_points
 from kunita.outputs.maps import PullBack, maps
@@ -179,7 +179,7 @@ class Slice:
 
 def slice_through(grid: Grid, point: np.ndarray, motion: np.ndarray) -> Slice:
     """The plane through a point, along two axes of a grid, that shows most of a motion there."""
-    views = _views(grid)
+    views = views_of(grid)
     steps = np.abs(grid.index(point + motion) - grid.index(point)) * grid.spacing
     view = min(views, key=lambda v: 0.0 if v.across is None else steps[v.across])
     coarser = max(1.0, max(grid.shape) / MOST_PIXELS)
@@ -229,7 +229,7 @@ def before_and_after(
     axes = figure.subplots(1, 3)
     titles = (f"a  {names[0]}, rigidly aligned", f"b  {names[1]}", f"c  {names[0]}, warped")
     for place, title, data in zip(axes, titles, (pictures[0], shown, pictures[1]), strict=True):
-        _draw(place, _grey(title, data), cut.view, cut.grid)
+        draw_layer(place, _grey(title, data), cut.view, cut.grid)
         place.set_title("")
         place.set_title(title, fontsize=8.5, loc="left")
         _crosshair(place, cut)
@@ -321,7 +321,7 @@ def smoothing(rows: Sequence[tuple[str, Sequence[Panel]]], cut: Slice, landmarks
 
 
 def _overlay(axes: Any, one: Panel, cut: Slice, top: float) -> Any:
-    _draw(axes, _grey(one.title, one.picture), cut.view, cut.grid)
+    draw_layer(axes, _grey(one.title, one.picture), cut.view, cut.grid)
     axes.set_title(one.title, fontsize=7.5)
     aspect = float(cut.grid.spacing[cut.view.up] / cut.grid.spacing[cut.view.right])
     limits, flat = (axes.get_xlim(), axes.get_ylim()), cut.view.flat(one.radius)

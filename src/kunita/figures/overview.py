@@ -56,7 +56,7 @@ def overview(
     """Planes through the labels, or through the middle of the landmarks: images, outlines, 95 % radius in mm."""
     question = LabelQuestion(labels) if labels is not None else None
     centre = _centre(found, rows, labels)
-    views = _views(found.grid)
+    views = views_of(found.grid)
     planes = [_lattice(found.grid, view, centre) for view in views]
     top = float(np.quantile(np.concatenate([found.on(lattice, "radius").ravel() for lattice in planes]), 0.98))
     columns = 2 if moving is None else 3
@@ -65,7 +65,7 @@ def overview(
     for row, (view, lattice) in enumerate(zip(views, planes, strict=True)):
         outline = question.probability(found, lattice).sum(axis=-1) if question else None
         for place, layer in zip(axes[row], _layers(found, fixed, moving, lattice, top), strict=True):
-            drawn = _draw(place, layer, view, found.grid)
+            drawn = draw_layer(place, layer, view, found.grid)
             _outline(place, view, outline)
             _dots(place, rows, found.grid, view, centre)
         figure.colorbar(drawn, ax=axes[row, -1], shrink=0.85, extend="max")
@@ -85,7 +85,7 @@ def _centre(found: Maps, rows: LandmarkRows, labels: Image | None) -> np.ndarray
     return np.clip(np.rint(grid.index(middle)), 0, np.array(grid.shape) - 1)
 
 
-def _views(grid: Grid) -> list[View]:
+def views_of(grid: Grid) -> list[View]:
     """One plane across each axis of the world, along the grid's own axes; in 2-D the picture itself, y down."""
     if grid.dimension == 2:
         return [View("", None, 0, 1)]
@@ -112,7 +112,7 @@ def _layers(found: Maps, fixed: Image, moving: Image | None, lattice: Lattice, t
     return [*layers, Layer("95 % radius (mm)", found.on(lattice, "radius"), "viridis", top)]
 
 
-def _draw(axes: Any, layer: Layer, view: View, grid: Grid) -> Any:
+def draw_layer(axes: Any, layer: Layer, view: View, grid: Grid) -> Any:
     """A plane with up above and x growing to the right, its sides lettered."""
     aspect = float(grid.spacing[view.up] / grid.spacing[view.right])
     low = 0.0 if layer.top else None
