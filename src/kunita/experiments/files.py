@@ -3,10 +3,11 @@
 import csv
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import kunita
 from kunita.experiments.experiment import Experiment, Plate, Table
-from kunita.io.summary_files import write_json
+from kunita.io.summary_files import plain, write_json
 
 SUFFIXES = (".json", ".csv", ".png", ".pdf")
 DOTS_PER_INCH = 200
@@ -27,15 +28,15 @@ def write_experiment(experiment: Experiment, folder: Path) -> None:
         _write_plate(plate, folder)
 
 
-def document(experiment: Experiment) -> dict[str, object]:
+def document(experiment: Experiment) -> Any:
     """All numbers and words of an experiment, for programs."""
-    return {
+    return plain({
         "experiment": experiment.name,
         "version": kunita.__version__,
         "settings": dataclasses.asdict(experiment.settings),
         "findings": list(experiment.findings),
         "tables": {table.name: [dataclasses.asdict(row) for row in table.rows] for table in experiment.tables},
-    }
+    })  # fmt: skip
 
 
 def _write_table(table: Table, path: Path) -> None:

@@ -16,13 +16,13 @@ from kunita.outputs.summary import LandmarkRows, Summary
 
 def summary_document(summary: Summary, **more: Any) -> Any:
     """A summary as JSON: what is not a number (a leave-one-out that cannot be) is null."""
-    return _plain({**dataclasses.asdict(summary), **more})
+    return plain({**dataclasses.asdict(summary), **more})
 
 
 def write_json(path: Path, document: Any, *, overwrite: bool = False) -> None:
     """Write a JSON document that every reader accepts."""
     with complete(path, overwrite=overwrite) as partial:
-        text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
         partial.write_text(text + "\n", encoding="utf-8")
 
 
@@ -44,11 +44,12 @@ def write_landmark_rows(path: Path, rows: LandmarkRows) -> None:
             writer.writerow([name, *(f"{number:.9g}" for number in numbers), int(rows.suspect[i])])
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The same in terms of JSON: lists, dictionaries, and null where a number is not finite."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, np.integer | np.bool_):
