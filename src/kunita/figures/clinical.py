@@ -53,7 +53,7 @@ def box_plots(labels: Sequence[str], panels: Sequence[Distances], before_mm: flo
         _boxes(place, panel, labels)
         _levels(place, panel, before_mm, len(labels))
         place.set(yscale="log", xlabel="length scale σ of the prior (mm)", title=panel.title)
-        place.set_ylim(0.8 * low, 1.6 * max(high, before_mm))
+        place.set_ylim(0.8 * low, 2.2 * max(high, before_mm))
         place.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         place.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         place.yaxis.set_minor_formatter(NullFormatter())
