@@ -139,7 +139,7 @@ class Arrivals:
 @styled
 def arrivals(cases: Sequence[Arrivals], every: int = 4) -> Figure:
     """Simulated arrivals of every fourth landmark, with the 95 % ellipses of `ll` and of `gaussian`."""
-    figure = Figure(figsize=(PAGE_WIDTH, 3.0), layout="constrained")
+    figure = Figure(figsize=(PAGE_WIDTH, 3.5), layout="constrained")
     row = figure.subplots(1, len(cases), sharex=True, sharey=True, squeeze=False)[0]
     for axes, case in zip(row, cases, strict=True):
         shown = slice(None, None, every)
