@@ -22,6 +22,7 @@ from kunita.results import Request, output_names
 ROOT = pathlib.Path(__file__).parents[1]
 EQUATIONS = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
+PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEPENDENCIES = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
 
@@ -126,12 +127,12 @@ def test_every_name_in_notation_is_in_the_code():
 
 
 def blocks(*languages):
-    """The fenced blocks of the page on files and of the README that are in one of these languages."""
-    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", FILES + README, re.MULTILINE | re.DOTALL)
+    """The fenced blocks of the pages and of the README that are in one of these languages."""
+    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", FILES + PAPER + README, re.MULTILINE | re.DOTALL)
 
 
 def commands():
-    """Every command line on that page and in the README, continued lines as one."""
+    """Every command line on the pages and in the README, continued lines as one."""
     return [line for block in blocks("console", "sh") for line in block.replace("\\\n", " ").splitlines()]
 
 
@@ -154,9 +155,16 @@ def test_every_command_on_the_page_is_accepted(line):
     assert parser().parse_args(words).command == words[0]
 
 
-def test_the_page_shows_every_command_that_takes_files():
+def test_every_picture_of_the_pages_is_there():
+    pictures = [(page.parent, found) for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+                for found in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))]  # fmt: skip
+    assert len(pictures) > 10
+    assert [found for folder, found in pictures if not (folder / found).is_file()] == []
+
+
+def test_the_pages_show_every_command_that_takes_files():
     shown = {shlex.split(line, comments=True)[1] for line in commands()}
-    assert shown == {"register", "predict", "warp", "uncertainty", "pool", "convert", "info"}
+    assert shown == {"register", "predict", "warp", "uncertainty", "pool", "convert", "info", "reproduce"}
 
 
 @pytest.mark.parametrize("table", blocks("csv"))

@@ -50,9 +50,11 @@ def test_figures_are_png_and_pdf(tmp_path):
     assert (tmp_path / "trial_drawn.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_files_of_other_experiments_and_of_users_are_not_taken_for_ones_own(tmp_path):
+def test_only_files_that_its_document_lists_are_an_experiments_own(tmp_path):
     write_experiment(EXPERIMENT, tmp_path)
-    for name in ("trials.csv", "trial.txt", "other.json", "trial_notes.md"):
+    for name in ("trials.csv", "trial.txt", "other.json", "trial_notes.csv"):
         (tmp_path / name).touch()
     found = {path.name for path in written_before("trial", tmp_path)}
     assert found == {"trial.json", "trial.csv", "trial_empty.csv", "trial_drawn.png", "trial_drawn.pdf"}
+    (tmp_path / "trial.json").write_text("[3]")
+    assert [path.name for path in written_before("trial", tmp_path)] == ["trial.json"]

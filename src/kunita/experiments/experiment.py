@@ -6,6 +6,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+PAPER_AMPLITUDE_MM, PAPER_NOISE_MM = 1.0, 0.5**0.5
+"""The paper's kernel has amplitude 1 (`eq:cov-fun` of [wassermann:14]), and its data term ‖·‖² is the noise D = ½I."""
+
 Progress = Callable[[float], None]
 """Told the fraction that is done."""
 

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,18 @@ import kunita
 from kunita.experiments.experiment import Experiment, Plate, Table
 from kunita.io.summary_files import plain, write_json
 
-SUFFIXES = (".json", ".csv", ".png", ".pdf")
+FORMATS = (".png", ".pdf")
 DOTS_PER_INCH = 200
 
 
 def written_before(name: str, folder: Path) -> list[Path]:
-    """The files of an earlier run of this experiment."""
-    return sorted(path for suffix in SUFFIXES for path in (*folder.glob(f"{name}{suffix}"),
-                                                           *folder.glob(f"{name}_*{suffix}")))  # fmt: skip
+    """The files of an earlier run of this experiment, as its document lists them."""
+    listing = folder / f"{name}.json"
+    try:
+        names = json.loads(listing.read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        names = []
+    return [path for path in (listing, *(folder / Path(str(other)).name for other in names)) if path.is_file()]
 
 
 def write_experiment(experiment: Experiment, folder: Path) -> None:
@@ -33,10 +38,17 @@ def document(experiment: Experiment) -> Any:
     return plain({
         "experiment": experiment.name,
         "version": kunita.__version__,
+        "files": file_names(experiment),
         "settings": dataclasses.asdict(experiment.settings),
         "findings": list(experiment.findings),
         "tables": {table.name: [dataclasses.asdict(row) for row in table.rows] for table in experiment.tables},
     })  # fmt: skip
+
+
+def file_names(experiment: Experiment) -> list[str]:
+    """Of everything that is written beside the document."""
+    tables = [f"{table.name}.csv" for table in experiment.tables]
+    return tables + [f"{plate.name}{suffix}" for plate in experiment.plates for suffix in FORMATS]
 
 
 def _write_table(table: Table, path: Path) -> None:
@@ -49,5 +61,5 @@ def _write_table(table: Table, path: Path) -> None:
 
 
 def _write_plate(plate: Plate, folder: Path) -> None:
-    plate.figure.savefig(folder / f"{plate.name}.png", dpi=DOTS_PER_INCH)
-    plate.figure.savefig(folder / f"{plate.name}.pdf", dpi=DOTS_PER_INCH)
+    for suffix in FORMATS:
+        plate.figure.savefig(folder / f"{plate.name}{suffix}", dpi=DOTS_PER_INCH)

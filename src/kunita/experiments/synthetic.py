@@ -15,7 +15,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from kunita.data.phantom import circle, flower
-from kunita.experiments.experiment import Experiment, Plate, Table, Tell, silent
+from kunita.experiments.experiment import PAPER_AMPLITUDE_MM, PAPER_NOISE_MM, Experiment, Plate, Table, Tell, silent
 from kunita.figures.synthetic import (
     Comparison,
     Deformed,
@@ -26,9 +26,6 @@ from kunita.figures.synthetic import (
 )
 from kunita.kernels import Gaussian
 from kunita.registration import Registration, register
-
-PAPER_NOISE_MM = float(np.sqrt(0.5))
-"""The paper's data term ‖·‖² is D = ½I."""
 
 BAND = (0.1, 0.9)
 """Quantiles, over the places at one distance, that a band shows."""
@@ -52,7 +49,7 @@ class Parameters:
 
     label: str
     length_scale_mm: float
-    amplitude_mm: float = 1.0
+    amplitude_mm: float = PAPER_AMPLITUDE_MM
     noise_mm: float = PAPER_NOISE_MM
     cell_mm: float = 0.5
 
