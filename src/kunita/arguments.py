@@ -203,11 +203,13 @@ def _reproduce(commands: argparse._SubParsersAction) -> None:
     )  # fmt: skip
     command.add_argument("experiment", choices=(*EXPERIMENTS, "all"), help="which")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")
-    command.add_argument("--quick", action="store_true", help="a small version, about two minutes for all")
+    command.add_argument(
+        "--quick", action="store_true", help="a small version, about two minutes for all (the full one: 40)"
+    )
     command.add_argument(
         "--cases", type=Path, metavar="CASES.tsv",
-        help="clinical: a cohort of yours, a table with columns case, moving, fixed and optionally moving_image,\n"
-        "fixed_image (default: twelve generated brain-shift cases)",
+        help="clinical: a cohort of yours, tab-separated: case, moving, fixed (empty for a two-volume .tag) and "
+        "optionally moving_image, fixed_image; raters' files separated by ';' (default: twelve generated cases)",
     )  # fmt: skip
     command.add_argument("--frame", choices=FRAMES, type=str.upper, help="axes of landmark files that do not say")
     command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of everything random (default: 0)")

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,20 @@ def write_experiment(experiment: Experiment, folder: Path) -> None:
         _write_plate(plate, folder)
 
 
+def summary(experiment: Experiment) -> Any:
+    """The document with the main table only."""
+    return document(dataclasses.replace(experiment, tables=experiment.tables[:1]))
+
+
 def document(experiment: Experiment) -> Any:
-    """All numbers and words of an experiment, for programs."""
+    """All numbers and words of an experiment, for programs; `columns` says what is in each table."""
     return plain({
         "experiment": experiment.name,
         "version": kunita.__version__,
         "files": file_names(experiment),
         "settings": dataclasses.asdict(experiment.settings),
         "findings": list(experiment.findings),
+        "columns": {table.name: inspect.getdoc(type(table.rows[0])) for table in experiment.tables if table.rows},
         "tables": {table.name: [dataclasses.asdict(row) for row in table.rows] for table in experiment.tables},
     })  # fmt: skip
 
@@ -62,4 +69,5 @@ def _write_table(table: Table, path: Path) -> None:
 
 def _write_plate(plate: Plate, folder: Path) -> None:
     for suffix in FORMATS:
-        plate.figure.savefig(folder / f"{plate.name}{suffix}", dpi=DOTS_PER_INCH)
+        undated = {"CreationDate": None} if suffix == ".pdf" else {}  # the same run gives the same file
+        plate.figure.savefig(folder / f"{plate.name}{suffix}", dpi=DOTS_PER_INCH, metadata=undated)

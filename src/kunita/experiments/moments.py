@@ -429,8 +429,13 @@ def _about_paths(curve: Sequence[CurveRow]) -> Iterator[str]:
             if row.paper is not None and (row.num_paths, row.measure) == (longest, name):
                 found.setdefault(row.length_scale_mm, []).append(longest * (row.from_truth / row.paper) ** 2)
         needed = {scale: float(np.mean(counts)) for scale, counts in found.items()}
-        said = ", ".join(f"{count:.2g} (σ = {scale:g} mm)" for scale, count in needed.items())
+        said = ", ".join(f"{_paths_in_words(count)} (σ = {scale:g} mm)" for scale, count in needed.items())
         alike = len(needed) < 2 or max(needed.values()) < 10 * min(needed.values())
         verdict = "about the same number gives them all" if alike else "no one number of paths gives them all"
         if needed:
             yield f"Chance alone, without any bias, gives the paper's {name} with this many paths: {said}; {verdict}."
+
+
+def _paths_in_words(count: float) -> str:
+    """A number of paths to two digits."""
+    return "less than one" if count < 1 else f"{int(float(f'{count:.2g}')):,}"

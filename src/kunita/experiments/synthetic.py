@@ -373,7 +373,7 @@ def _growth(rows: Sequence[Row], curve: Sequence[DistanceRow]) -> str:
     return (
         f"Uncertainty is lower close to the landmarks than far from them for {_listed(lower)}, and its median grows "
         f"with every {curve[0].to_mm - curve[0].from_mm:g} mm of distance, on both sides of the circle, for "
-        f"{_listed(growing)}."
+        f"{_listed(growing)} (falls of less than 1 % of the prior's do not count)."
     )
 
 

@@ -22,8 +22,8 @@ SHOWN = {
 }
 """The measures, and what they are called on an axis."""
 
-LIMITS = {"arrival": (2e-4, 5.0), "point covariance": (5e-4, 40.0), "joint covariance": (5e-3, 40.0),
-          "cloud covariance": (1e-3, 40.0)}  # fmt: skip
+LIMITS = {"arrival": (2e-4, 100.0), "point covariance": (5e-4, 2e3), "joint covariance": (5e-3, 2e3),
+          "cloud covariance": (1e-3, 2e3)}  # fmt: skip
 
 
 def _distinct(values: Any) -> list:
@@ -72,10 +72,8 @@ def _closures(axes: Axes, rows: Sequence[Any], limits: tuple[float, float]) -> N
         if row.error < limits[1]:
             axes.errorbar(x, row.error, row.standard_error, marker=marker, color=colour, capsize=2, lw=0.8)
         else:
-            axes.plot(x, limits[1], marker=marker, color=colour, clip_on=False)
-            said = f"→ {row.error:.0e}" if np.isfinite(row.error) else "→ ∞"
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-            axes.text(x, 0.6 * limits[1], said, ha="center", va="top", fontsize=6.5, rotation=90, bbox=box)
+            axes.plot(x, 0.5 * limits[1], marker=marker, color=colour)
+            axes.text(x, 0.25 * limits[1], "diverges", ha="center", va="top", fontsize=6.5, rotation=90)
         if which == 0:
             axes.bar(place, row.simulation_error, 0.8, color="0.85", edgecolor="0.6", lw=0.5, zorder=0)
             if row.paper is not None:
@@ -106,7 +104,8 @@ def errors_against_paths(curve: Sequence[Any], rows: Sequence[Any]) -> Figure:
         Line2D([], [], color=COLOURS[1], marker=MARKERS[0], label="simulation against ll, circle"),
         Line2D([], [], color=COLOURS[2], marker=MARKERS[1], label="the same, flower"),
         Line2D([], [], color="0.5", ls=DASHES[3], label="simulation against the truth: chance alone"),
-        Line2D([], [], color=COLOURS[1], ls=DASHES[2], label="error of ll itself (median)"),
+        Line2D([], [], color=COLOURS[1], ls=DASHES[2], label="error of ll itself (median), circle"),
+        Line2D([], [], color=COLOURS[2], ls=DASHES[4], label="the same, flower"),
         Line2D([], [], color="black", ls=DASHES[1], label="paper (its number of paths is not said)"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
@@ -120,7 +119,9 @@ def _paths(axes: Axes, curve: Sequence[Any], own: Sequence[Any]) -> None:
         paths = [r.num_paths for r in mine]
         axes.plot(paths, [r.from_ll for r in mine], color=COLOURS[1 + i], marker=MARKERS[i])
         axes.plot(paths, [r.from_truth for r in mine], color="0.5", ls=DASHES[3])
-        axes.axhline(next(r.median_error for r in own if r.shape == shape), color=COLOURS[1 + i], ls=DASHES[2], lw=0.8)
+        axes.axhline(
+            next(r.median_error for r in own if r.shape == shape), color=COLOURS[1 + i], ls=DASHES[2 + 2 * i], lw=0.8
+        )
     if curve[0].paper is not None:
         axes.axhline(curve[0].paper, color="black", ls=DASHES[1])
 
@@ -139,11 +140,11 @@ class Arrivals:
 @styled
 def arrivals(cases: Sequence[Arrivals], every: int = 4) -> Figure:
     """Simulated arrivals of every fourth landmark, with the 95 % ellipses of `ll` and of `gaussian`."""
-    figure = Figure(figsize=(PAGE_WIDTH, 3.5), layout="constrained")
+    figure = Figure(figsize=(PAGE_WIDTH, 3.25), layout="constrained")
     row = figure.subplots(1, len(cases), sharex=True, sharey=True, squeeze=False)[0]
     for axes, case in zip(row, cases, strict=True):
         shown = slice(None, None, every)
-        axes.plot(*case.points.T, ".", color="0.6", ms=2.5)
+        axes.plot(*case.points.T, "o", mfc="white", mec="black", ms=2.5, mew=0.6)
         axes.plot(*case.draws[:, shown].reshape(-1, 2).T, ",", color="0.45", rasterized=True)
         for which, (mean, cov), dash in ((2, case.ll, "--"), (1, case.gaussian, "-")):
             blocks = np.einsum("iaib->iab", cov)[shown]
@@ -152,8 +153,8 @@ def arrivals(cases: Sequence[Arrivals], every: int = 4) -> Figure:
         axes.set(aspect="equal", xlabel="x (mm)", title=f"σ = {case.length_scale_mm:g} mm")
     figure.axes[0].set_ylabel("y (mm)")
     handles = [
-        Line2D([], [], ls="", marker=".", color="0.6", label="landmarks"),
-        Line2D([], [], ls="", marker=".", color="0.45", ms=2, label="simulated arrivals"),
+        Line2D([], [], ls="", marker="o", mfc="white", mec="black", ms=2.5, mew=0.6, label="landmarks"),
+        Line2D([], [], ls="", marker=".", color="0.45", ms=2, label=f"simulated arrivals of every {every}th"),
         Line2D([], [], ls="--", marker="x", color=COLOURS[2], label="ll, 95 %"),
         Line2D([], [], ls="-", marker="+", color=COLOURS[1], label="gaussian, 95 %"),
     ]
