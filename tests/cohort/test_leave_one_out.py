@@ -134,6 +134,11 @@ def test_two_cases_are_too_few_to_learn_from():
     assert leave_one_patient_out(own) == tuple(own)
 
 
+def test_a_noise_that_no_other_case_lacks_stays_its_own_estimate():
+    used = leave_one_patient_out([Parameters(1.0, None), Parameters(2.0, 0.5), Parameters(3.0, None)])
+    assert used[1] == Parameters(2.0, 0.5)
+
+
 def test_noise_that_files_bring_is_left_alone():
     used = leave_one_patient_out([Parameters(1.0, None), Parameters(2.0, 0.5), Parameters(3.0, 0.7)])
     assert used[0].noise_mm is None
@@ -146,6 +151,24 @@ def test_parameters_do_not_depend_on_the_rows():
     few, many = (own_parameters(eight, 40.0, rows) for rows in (N - 1, ROWS))
     assert few.amplitude_mm == pytest.approx(many.amplitude_mm, rel=1e-3)  # as well as the search ends
     assert few.noise_mm is many.noise_mm is None
+
+
+def test_what_the_evidence_cannot_determine_is_remembered_but_is_no_number():
+    """Displacements smaller than the known noise leave nothing to a deformation."""
+    moving, _, _ = problem(2, False)
+    jitter = 0.5 * np.random.default_rng(0).normal(size=moving.points.shape)
+    case = Case("a", moving.take(range(N - 1)), Landmarks(moving.points + jitter, None, 1.0).take(range(N - 1)))
+    found = own_parameters(case, 40.0, ROWS)
+    assert found.undetermined
+    assert any("amplitude" in remark for remark in found.remarks)
+    assert found == Parameters(found.amplitude_mm, found.noise_mm)
+
+
+def test_what_the_evidence_determines_has_no_such_remark():
+    moving, fixed, _ = problem(2, True)
+    found = own_parameters(Case("a", moving.take(range(N - 1)), fixed.take(range(N - 1))), 40.0, ROWS)
+    assert found.converged
+    assert not found.undetermined
 
 
 def test_unknown_noise_is_estimated_and_then_known():

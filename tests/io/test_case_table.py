@@ -97,10 +97,44 @@ def test_images_are_read_for_the_first_case_that_has_both(folder):
 
 
 @pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (("MRI.v2.nii.gz", "sub/US.nii"), ("MRI.v2", "US")),
+        (("image.nii.gz", "sub/image.nii"), ("moving image", "fixed image")),
+    ],
+)
+def test_images_are_called_as_their_files_unless_these_are_called_the_same(folder, files, names):
+    for name in files:
+        write_image(folder / name, Image(np.ones((4, 4, 4)), np.diag([20.0, 20, 20, 1])), overwrite=True)
+    header = ("case", "moving", "fixed", "moving_image", "fixed_image")
+    (case,) = read_cases(table(folder, ("a", "both.tag", "", *files), header=header))
+    assert case.image_names == names
+
+
+def test_labels_are_named_but_not_read(folder):
+    (folder / "labels.nii.gz").write_bytes(b"no image")
+    header = ("case", "moving", "fixed", "moving_image", "fixed_image", "labels")
+    row = ("a", "both.tag", "", "image.nii.gz", "image.nii.gz", "labels.nii.gz")
+    path = table(folder, row, header=header)
+    assert read_cases(path)[0].has_images
+    assert read_case_table(path)[0].labels == folder / "labels.nii.gz"
+
+
+def test_other_columns_are_passed_over(folder):
+    header = ("case", "moving", "fixed", "age", "images", "moving_side")
+    assert len(read_cases(table(folder, ("a", "both.tag", "", "61", "many", "left"), header=header))) == 1
+
+
+@pytest.mark.parametrize(
     ("rows", "header", "line", "said"),
     [
         ([], ("case", "moving", "fixed"), 1, "at least one case"),
         ([("a", "both.tag")], ("case", "moving"), 1, "a column 'fixed'"),
+        ([("a", "both.tag", "")], ("case", "moving", "fixd"), 1, "'fixed' .did you mean that.., found 'fixd'"),
+        (
+            [("a", "both.tag", "", "")],
+            ("case", "moving", "fixed", "moving_imag"), 1, "'moving_image' .did you mean that.., found 'moving_imag'",
+        ),
         ([("a", "both.tag", ""), ("a", "both.tag", "")], None, 3, "not listed above, found 'a'"),
         ([("a", "both.tag", ""), ("b", "absent.tag", "")], None, 3, "a file that exists.*absent.tag"),
         ([("", "both.tag", "")], None, 2, "the name of a case"),

@@ -1,4 +1,4 @@
-"""Leave-one-out by refits: every landmark predicted by a registration that never saw it.
+"""Leave-one-out by refits: every landmark predicted by a registration that never saw it (`fig:loo` of [wassermann:14]).
 
 Another number of landmarks is another program to compile. So what is left of n landmarks is fitted as N ≥ n rows: a
 landmark listed k times, each time with k times its covariance, says exactly as much as once. One program then serves
@@ -26,6 +26,9 @@ STILL = Gaussian(100.0, 1e-3)
 
 LEAST_OTHERS = 2
 """With fewer other cases to learn from, a case's own parameters are used."""
+
+UNDETERMINED = "the landmarks do not determine the "
+"""How the remark of a registration begins that could not choose a parameter by the evidence."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,7 +90,7 @@ def register_rows(
 ) -> Registration:
     """`register`, in so many rows where the landmarks know their noise (else as they are: it is then estimated).
 
-    Quietly: what it would warn of is in the result, and a caller with thousands of fits counts it.
+    Quietly: what it would warn of is in the result's `warnings`, and a caller with thousands of fits counts it.
     """
     if moving.covariances is not None or fixed.covariances is not None:
         rows = Rows.of(np.arange(len(moving)), num_rows)
@@ -127,13 +130,20 @@ class Refit:
 
     def left_out(self, moving: Landmarks, fixed: Landmarks) -> LeftOut:
         """The landmark that was left out, among all of them."""
-        i, d = self.landmark, moving.dimension
-        found = self.posterior.predict(moving.points[[i]])
-        noise = np.zeros((d, d)) if fixed.covariances is None else fixed.covariances[i]
-        if moving.covariances is not None:
-            jacobian = self.posterior.jacobian(moving.points[[i]])[0]
-            noise = noise + jacobian @ moving.covariances[i] @ jacobian.T
-        return LeftOut(np.asarray(found.mean[0]), np.asarray(found.covariance[0]), noise)
+        mine = [self.landmark]
+        found = self.posterior.predict(moving.points[mine])
+        noise = noise_in_fixed_space(self.posterior, moving.take(mine), fixed.take(mine))
+        return LeftOut(np.asarray(found.mean[0]), np.asarray(found.covariance[0]), noise[0])
+
+
+def noise_in_fixed_space(posterior: Posterior, moving: Landmarks, fixed: Landmarks) -> np.ndarray:
+    """(n, d, d) the noise of both sides where fixed landmarks are: D + J D_m Jᵀ, J the Jacobian of the whole map."""
+    n, d = moving.points.shape
+    noise = np.zeros((n, d, d)) if fixed.covariances is None else fixed.covariances
+    if moving.covariances is None:
+        return noise
+    jacobians = np.asarray(posterior.jacobian(moving.points))
+    return noise + jacobians @ moving.covariances @ jacobians.swapaxes(1, 2)
 
 
 def refits(full: Registration, moving: Landmarks, fixed: Landmarks) -> Iterator[Refit]:
@@ -176,12 +186,8 @@ def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray
 
 def closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> tuple[LeftOut, ...]:
     """Leave-one-out of a registration without refits, to first order, whatever its rows."""
-    n, d = moving.points.shape
-    at_landmarks, jacobians = full.posterior.predict(moving.points), full.posterior.jacobian(moving.points)
-    zero = np.zeros((n, d, d))
-    own, carried = (zero if side.covariances is None else side.covariances for side in (fixed, moving))
-    noise = own + jacobians @ carried @ jacobians.swapaxes(1, 2)
-    found = cavity(at_landmarks, fixed.points, noise)
+    noise = noise_in_fixed_space(full.posterior, moving, fixed)
+    found = cavity(full.posterior.predict(moving.points), fixed.points, noise)
     return tuple(LeftOut(*each) for each in zip(found.mean, found.covariance, noise, strict=True))
 
 
@@ -190,10 +196,23 @@ def closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> tupl
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """What the evidence chooses at a length scale: the kernel's amplitude, and the noise where the files bring none."""
+    """What the evidence chooses at a length scale: the kernel's amplitude, and the noise where the files bring none.
+
+    Args:
+        amplitude_mm, noise_mm: standard deviations; no noise where it is known.
+        remarks: what the registration that chose them warned of.
+        converged: whether that registration did.
+    """
 
     amplitude_mm: float
     noise_mm: float | None
+    remarks: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    converged: bool = dataclasses.field(default=True, compare=False)
+
+    @property
+    def undetermined(self) -> bool:
+        """Whether the evidence was flat: a value is then a limit of the search or a guess."""
+        return any(remark.startswith(UNDETERMINED) for remark in self.remarks)
 
 
 def own_parameters(case: Case, length_scale: float | None, num_rows: int, align: str = "rigid") -> Parameters:
@@ -203,13 +222,15 @@ def own_parameters(case: Case, length_scale: float | None, num_rows: int, align:
     kernel = STILL if length_scale is None else None
     reg = register_rows(case.moving, case.fixed, num_rows, kernel=kernel, length_scale=length_scale, align=align)
     assert isinstance(reg.kernel, Gaussian)  # the family that `register` chooses from
-    return Parameters(float(reg.kernel.amplitude), None if case.knows_noise else reg.noise_mm)
+    noise = None if case.knows_noise else reg.noise_mm
+    return Parameters(float(reg.kernel.amplitude), noise, reg.warnings, reg.converged)
 
 
 def leave_one_patient_out(own: Sequence[Parameters]) -> tuple[Parameters, ...]:
     """For each case the medians over all *other* cases: nothing about a case is chosen on it.
 
-    With fewer than two others each keeps its own. An unknown noise is learned from cases that have to estimate it too.
+    With fewer than two others each keeps its own. An unknown noise is learned from cases that have to estimate it too;
+    where there is no other such case it stays the case's own estimate.
     """
     if len(own) <= LEAST_OTHERS:
         return tuple(own)

@@ -30,7 +30,6 @@ class Case:
         name: distinct within a cohort.
         moving, fixed: at least five landmarks each, the same number.
         moving_image, fixed_image: to look at, in the spaces of the landmarks.
-        labels: a structure in the moving space.
         image_names: what to call the moving and the fixed image.
         true_moving, true_fixed: where the landmarks are in truth, (n, d) mm, if that is known.
     """
@@ -40,7 +39,6 @@ class Case:
     fixed: Landmarks
     moving_image: Image | None = None
     fixed_image: Image | None = None
-    labels: Image | None = None
     image_names: tuple[str, str] = ("moving image", "fixed image")
     true_moving: np.ndarray | None = None
     true_fixed: np.ndarray | None = None
@@ -100,11 +98,12 @@ def generated_cohort(
     draws = [np.random.default_rng([key, 7]) for key in keys]
     shifts = [float(rng.uniform(*SHIFTS_MM)) for rng in draws]
     numbers = [int(rng.integers(counts[0], counts[1] + 1)) for rng in draws]
-    pictured = int(np.argmax(shifts)) if image_spacing is not None else None
-    cases = []
+    largest, cases = int(np.argmax(shifts)), []
     for i, place in enumerate(zip(keys, shifts, numbers, strict=True)):
-        made = brain_shift(*place, image_spacing or 8.0) if i == pictured else marked_brain(*place)
-        cases.append(_case(f"generated-{i + 1:02d}", made))
+        if image_spacing is None or i != largest:
+            cases.append(_case(f"generated-{i + 1:02d}", marked_brain(*place)))
+        else:
+            cases.append(_case(f"generated-{i + 1:02d}", brain_shift(*place, image_spacing)))
     return tuple(cases)
 
 
@@ -112,7 +111,5 @@ def _case(name: str, made: BrainShift | MarkedBrain) -> Case:
     case = Case(name, made.moving, made.fixed, true_moving=made.true_moving, true_fixed=made.true_fixed)
     if isinstance(made, MarkedBrain):
         return case
-    return dataclasses.replace(
-        case, moving_image=made.moving_image, fixed_image=made.fixed_image, labels=made.labels,
-        image_names=("MRI", "ultrasound"),
-    )  # fmt: skip
+    names = ("MRI", "ultrasound")
+    return dataclasses.replace(case, moving_image=made.moving_image, fixed_image=made.fixed_image, image_names=names)

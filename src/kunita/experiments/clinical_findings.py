@@ -1,11 +1,11 @@
-"""What the third experiment says, in words: where the paper's observations hold, and where they do not."""
+"""What the third experiment says, in words: where the observations of `sec:real-data` of [wassermann:14] hold."""
 
 import itertools
 from collections.abc import Iterator, Sequence
 
 from kunita.cohort.leave_one_out import LEAST_OTHERS
 from kunita.data.cohort import Case
-from kunita.experiments.clinical_tables import PanelRow, PaperRow, PriorRow, best_row
+from kunita.experiments.clinical_tables import CaseRow, PanelRow, PaperRow, PriorRow, best_row
 
 PAPER_BEST_MM = 50.0
 """The length scale that the paper found best."""
@@ -13,13 +13,20 @@ PAPER_BEST_MM = 50.0
 NOTICEABLE = 0.02
 """A prior that predicts landmarks better than the alignment alone by less than this shows nothing."""
 
+SURE = 2.0
+"""Standard errors that a difference must be larger than to be told from none."""
 
-def findings(rows: Sequence[PriorRow], paper: Sequence[PaperRow], cases: Sequence[Case]) -> Iterator[str]:
+
+def findings(
+    rows: Sequence[PriorRow], paper: Sequence[PaperRow], learned: Sequence[CaseRow], cases: Sequence[Case]
+) -> Iterator[str]:
     """What the numbers say; every sentence could have come out the other way."""
     rigid, scales = rows[0], rows[1:]
     yield from _how(rows, cases)
+    yield from _how_it_ended(rows, paper, learned)
     yield from _which_is_best(rigid, scales)
     yield from _small_scales(rigid, scales)
+    yield from _variation(scales)
     yield from _large_scales(scales, paper)
     yield from _uncertainty(scales, paper)
     yield from _calibrated(rigid, scales)
@@ -28,18 +35,40 @@ def findings(rows: Sequence[PriorRow], paper: Sequence[PaperRow], cases: Sequenc
 def _how(rows: Sequence[PriorRow], cases: Sequence[Case]) -> Iterator[str]:
     n, refitted = rows[0].landmarks, sum(row.landmarks for row in rows)
     learned = "on the other cases" if len(cases) > LEAST_OTHERS else "on the case itself, the cases being too few"
-    known = sum(case.knows_noise for case in cases)
-    noise = "the noise is the files' own" if known == len(cases) else "amplitude and noise are estimated"
-    noise = noise if known in (0, len(cases)) else f"the noise is the files' own in {known} cases, else estimated"
     yield (
-        f"{len(cases)} cases, {n} landmarks, {refitted} exact refits; parameters by the evidence {learned}; {noise}. "
-        f"Before registration landmarks are {rows[0].before_mean_mm:.2f} mm apart on average."
+        f"{len(cases)} cases, {n} landmarks, {refitted} exact refits; parameters by the evidence {learned}; "
+        f"{_whose_noise(cases)}. Before registration landmarks are {rows[0].before_mean_mm:.2f} mm apart on average."
     )
+
+
+def _whose_noise(cases: Sequence[Case]) -> str:
+    unknown = [case.name for case in cases if not case.knows_noise]
+    if not unknown:
+        return "the noise is the files' own"
+    if len(unknown) == len(cases):
+        return "amplitude and noise are estimated"
+    words = f"the noise is the files' own in {len(cases) - len(unknown)} cases, else estimated"
+    if len(unknown) > 1 or len(cases) <= LEAST_OTHERS:
+        return words
+    return f"{words} – for {unknown[0]} on the case itself, as no other case lacks a noise"
+
+
+def _how_it_ended(rows: Sequence[PriorRow], paper: Sequence[PaperRow], learned: Sequence[CaseRow]) -> Iterator[str]:
+    """What went wrong in any of the fits, and how often."""
+    refitted = sum(row.landmarks for row in rows)
     lost = sum(row.unconverged for row in rows)
     worst = max(rows, key=lambda row: row.closed_form_off_mm)
     yield (
         f"{'Every refit converged' if not lost else f'{lost} of {refitted} refits did not converge'}; the closed form "
         f"of leave-one-out is within {worst.closed_form_off_mm:.3f} mm of the refits (worst for {_name(worst)})."
+    )
+    fits = [row for row in learned if row.was_fitted]
+    flat, stuck = sum(row.undetermined for row in fits), sum(not row.converged for row in fits)
+    remarked = sum(bool(row.remarks) for row in fits)
+    yield (
+        f"Of {len(fits)} fits of a case under a prior whose parameters the evidence chose, {flat} could not determine "
+        f"amplitude or noise, {stuck} did not converge, {remarked} have remarks (in the table of cases). With the "
+        f"paper's parameters {sum(row.unconverged for row in paper)} fits did not converge."
     )
 
 
@@ -56,38 +85,88 @@ def _which_is_best(rigid: PriorRow, scales: Sequence[PriorRow]) -> Iterator[str]
         f"The same measure {trust}: it gives the alignment alone {rigid.paper_median_mm:.2f} mm. "
         "It tells how little a landmark matters, not how well it is predicted."
     )
-    same = "the same" if paper.length_scale_mm == honest.length_scale_mm else "another one"
     yield (
-        f"By the distance to the landmark itself the best is {same}: {_name(honest)} by the median "
-        f"({honest.honest_median_mm:.2f} mm), {_name(mean)} by the mean ({mean.honest_mean_mm:.2f} mm), "
+        f"By the mean distance to the landmark itself {_name(mean)} is best ({mean.honest_mean_mm:.2f} mm); "
+        f"{_rivals(scales, 'behind_best')}. It is {_name(honest)} by the median ({honest.honest_median_mm:.2f} mm), "
         f"{_name(score)} by the log score ({score.nll:.2f})."
     )
     if rigid.truth_mean_mm is not None:
         true = best_row(scales, "truth_mean_mm")
         yield (
             f"Against the truth, which no noise blurs, {_name(true)} is best: {true.truth_mean_mm:.2f} mm on average, "
-            f"the alignment alone {rigid.truth_mean_mm:.2f} mm."
+            f"the alignment alone {rigid.truth_mean_mm:.2f} mm; {_rivals(scales, 'truth_behind_best')}."
         )
 
 
+def _rivals(scales: Sequence[PriorRow], name: str) -> str:
+    """The length scales that cannot be told from the best one."""
+    behind = [(row, getattr(row, f"{name}_mm"), getattr(row, f"{name}_se_mm")) for row in scales]
+    if any(error is None for _, _, error in behind):
+        return "one case has no standard error that would tell the others from it"
+    near = [_name(row) for row, mean, error in behind if 0 < mean <= SURE * error]
+    if not near:
+        return f"no other is within {SURE:g} standard errors of it"
+    return f"not to be told from it, within {SURE:g} standard errors, {'is' if len(near) == 1 else 'are'} {_list(near)}"
+
+
 def _small_scales(rigid: PriorRow, scales: Sequence[PriorRow]) -> Iterator[str]:
-    least, best = scales[0], best_row(scales, "honest_mean_mm")
-    gained = (rigid.honest_mean_mm - least.honest_mean_mm) / max(rigid.honest_mean_mm - best.honest_mean_mm, 1e-9)
-    if best.honest_mean_mm > (1 - NOTICEABLE) * rigid.honest_mean_mm:
-        verdict = f"undecided: no prior predicts it better than the alignment alone by {100 * NOTICEABLE:.0f} % or more"
-    elif gained < 0.5:
-        verdict = f"holds: it brings {100 * max(gained, 0):.0f} % of what the best prior brings over the alignment"
+    """Whether priors below the paper's best leave the landmark about where the alignment alone has it."""
+    best, small = best_row(scales, "honest_mean_mm"), [row for row in scales if _is_small(row)]
+    if not small:
+        return
+    if best.gain_mm < NOTICEABLE * rigid.honest_mean_mm or best.gain_mm <= SURE * (best.gain_se_mm or 0.0):
+        verdict = (
+            f"undecided: no prior predicts it better than the alignment alone by {100 * NOTICEABLE:.0f} % and by "
+            f"{SURE:g} standard errors"
+        )
     else:
-        verdict = f"does not hold: it brings {100 * gained:.0f} % of what the best prior brings over the alignment"
-    yield (
-        f"“A small σ cannot move the left-out landmark” – {verdict}. Mean distances: alignment alone "
-        f"{rigid.honest_mean_mm:.2f} mm, {_name(least)} {least.honest_mean_mm:.2f} mm, {_name(best)} "
-        f"{best.honest_mean_mm:.2f} mm."
-    )
+        verdict = _verdict(small, [row.gain_mm < 0.5 * best.gain_mm for row in small]) + ": they bring "
+        verdict += _list([f"{100 * row.gain_mm / best.gain_mm:.0f} % ({_name(row)})" for row in small])
+        verdict += f" of what {_name(best)} brings over the alignment, {_with_error(best.gain_mm, best.gain_se_mm)}"
+    distances = _list([f"{_name(row)} {row.honest_mean_mm:.2f} mm" for row in dict.fromkeys((rigid, *small, best))])
+    yield f"“A small σ cannot move the left-out landmark” – {verdict}. Mean distances: {distances}."
+
+
+def _variation(scales: Sequence[PriorRow]) -> Iterator[str]:
+    """Whether distances vary more below the paper's best length scale than there."""
+    at = _at_paper_best(scales)
+    small = [row for row in scales if _is_small(row) and row is not at]
+    if not small:
+        return
+    said = []
+    for what, name in (("by the paper's measure", "paper_sd_mm"), ("to the landmark", "honest_sd_mm")):
+        sds = _list([f"{getattr(row, name):.2f} mm" for row in small])
+        verdict = _verdict(small, [getattr(row, name) > getattr(at, name) for row in small])
+        said.append(f"{what} it {verdict} (standard deviations {sds}, against {getattr(at, name):.2f} mm)")
+    yield f"“A small σ varies more”, compared with {_name(at)} – {'; '.join(said)}."
+
+
+def _verdict(rows: Sequence[PriorRow], holds: Sequence[bool]) -> str:
+    """Where a claim holds, and where not."""
+    where, elsewhere = ([_name(row) for row, yes in zip(rows, holds, strict=True) if yes is it] for it in (True, False))
+    words = [f"holds at {_list(where)}"] if where else []
+    return ", ".join([*words, *([f"does not hold at {_list(elsewhere)}"] if elsewhere else [])])
+
+
+def _is_small(row: PriorRow) -> bool:
+    return row.length_scale_mm is not None and row.length_scale_mm < PAPER_BEST_MM
+
+
+def _at_paper_best(scales: Sequence[PriorRow]) -> PriorRow:
+    """The length scale that is nearest to the one that the paper found best."""
+    return min(scales, key=lambda row: abs((row.length_scale_mm or 0) - PAPER_BEST_MM))
+
+
+def _with_error(mean: float, error: float | None) -> str:
+    return f"{mean:.2f} mm" if error is None else f"{mean:.2f} ± {error:.2f} mm"
+
+
+def _list(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _large_scales(scales: Sequence[PriorRow], paper: Sequence[PaperRow]) -> Iterator[str]:
-    last, at = scales[-1], min(scales, key=lambda row: abs((row.length_scale_mm or 0) - PAPER_BEST_MM))
+    last, at = scales[-1], _at_paper_best(scales)
     then, now = (next(row for row in paper if row.length_scale_mm == one.length_scale_mm) for one in (at, last))
     counts = (
         ("the paper's measure", at.paper_outliers, last.paper_outliers),
@@ -99,7 +178,10 @@ def _large_scales(scales: Sequence[PriorRow], paper: Sequence[PaperRow]) -> Iter
 
 
 def _change(before: int, after: int) -> str:
-    return "holds" if after > before else "does not hold" if after < before else "no difference"
+    """Counts of rare things vary by chance by about their root."""
+    if abs(after - before) <= SURE * (before + after) ** 0.5:
+        return "no more than chance"
+    return "holds" if after > before else "does not hold"
 
 
 def _uncertainty(scales: Sequence[PriorRow], paper: Sequence[PaperRow]) -> Iterator[str]:
@@ -119,8 +201,9 @@ def _uncertainty(scales: Sequence[PriorRow], paper: Sequence[PaperRow]) -> Itera
 
 def _calibrated(rigid: PriorRow, scales: Sequence[PriorRow]) -> Iterator[str]:
     score = best_row(scales, "nll")
-    inside = ", ".join(f"{100 * row.coverage_95:.0f} % at {_name(row)}" for row in (scales[0], score, scales[-1]))
-    better = "better" if score.nll < rigid.nll else "no better"
+    shown = dict.fromkeys((scales[0], score, scales[-1]))
+    inside = ", ".join(f"{100 * row.coverage_95:.0f} % at {_name(row)}" for row in shown)
+    better = "better" if score.nll < rigid.nll - 0.005 else "no better"
     yield (
         f"95 % regions hold {inside}, and {100 * rigid.coverage_95:.0f} % for the alignment alone; the best log score, "
         f"{score.nll:.2f} at {_name(score)}, is {better} than {rigid.nll:.2f} without deformation."
@@ -138,8 +221,13 @@ def panels_say(panels: Sequence[PanelRow], case: Case) -> Iterator[str]:
         yield (
             f"On the plane shown of {case.name}, amplitude and noise {parameters}, the mean 95 % radius {verb} from "
             f"{first.radius95_mean_mm:.2f} mm at σ = {first.length_scale_mm:g} mm to {last.radius95_mean_mm:.2f} mm at "
-            f"σ = {last.length_scale_mm:g} mm."
+            f"σ = {last.length_scale_mm:g} mm{_unconverged(mine)}."
         )
+
+
+def _unconverged(panels: Sequence[PanelRow]) -> str:
+    lost = [f"σ = {row.length_scale_mm:g} mm" for row in panels if not row.converged]
+    return f"; the fit did not converge at {_list(lost)}" if lost else ""
 
 
 def _name(row: PriorRow) -> str:

@@ -24,7 +24,7 @@ def _groups(outcomes: Sequence[Outcome], rows: Sequence[PriorRow], name: str) ->
 
 
 def box_plots(rows: Sequence[PriorRow], outcomes: Sequence[Outcome]) -> Figure:
-    """Distances of left-out landmarks under each prior, in both senses."""
+    """Distances of left-out landmarks under each prior, in both senses (`fig:loo` of [wassermann:14])."""
     senses = (
         ("paper_mm", "paper_median_mm", "to the solution that had it (the paper)"),
         ("honest_mm", "honest_median_mm", "to the landmark itself (honest)"),
@@ -71,7 +71,7 @@ class Picture:
 
 
 def plates_of(picture: Picture, progress: Progress) -> tuple[tuple[Plate, ...], tuple[PanelRow, ...]]:
-    """The images before and after, and the smoothing comparison."""
+    """The images before and after, and the smoothing comparison (`fig:reg-us`, `fig:reg-us-un` of [wassermann:14])."""
     moving, fixed = picture.case.moving_image, picture.case.fixed_image
     assert moving is not None  # a picture is of a case
     assert fixed is not None  # with both images
@@ -88,7 +88,8 @@ def plates_of(picture: Picture, progress: Progress) -> tuple[tuple[Plate, ...], 
             amplitude = float(reg.kernel.amplitude)
             panels.append(figures.panel(f"σ = {scale:g} mm\namplitude {amplitude:.2g} mm", reg, moving, cut))
             radius = panels[-1].radius
-            rows.append(PanelRow(title, scale, amplitude, float(radius.mean()), float(radius.max())))
+            sizes = (float(radius.mean()), float(radius.max()))
+            rows.append(PanelRow(title, scale, amplitude, *sizes, reg.converged))
             progress(len(rows) / (len(makers) * len(panels_mm)))
         shown.append((f"amplitude and noise\n{title}", panels))
     smoothing = figures.smoothing(shown, cut, picture.case.fixed.points)

@@ -11,6 +11,8 @@ import contextlib
 import dataclasses
 import itertools
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -348,11 +350,24 @@ def _workers(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
         yield map
         return
     context = multiprocessing.get_context("spawn")  # a forked process would inherit XLA's locks
-    pool = concurrent.futures.ProcessPoolExecutor(processes, context)
+    pool = concurrent.futures.ProcessPoolExecutor(processes, context, _end_with_parent)
     try:
         yield pool.map
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """However the parent ends, killed perhaps, its workers do not stay behind."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _all_curves(settings: Settings, progress: Progress) -> Iterator[CurveRow]:

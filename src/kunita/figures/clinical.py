@@ -1,4 +1,7 @@
-"""The figures of the clinical experiment: leave-one-out over length scales, calibration, and a case to look at."""
+"""The figures of the clinical experiment: leave-one-out over length scales, calibration, and a case to look at.
+
+After `fig:loo`, `fig:reg-us` and `fig:reg-us-un` of [wassermann:14].
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from kunita.data.image import Grid, Image
@@ -22,6 +26,11 @@ MOST_PIXELS = 400
 
 BEFORE, BEST = COLOURS[3], COLOURS[5]
 """Green and yellow, as in the paper; told apart by their dashes too."""
+
+WORDS_HEIGHT = 0.13
+"""Part of the height of a panel of box plots that is kept free above everything, for the words on a line up there."""
+
+SCALE_BAR_MM = 10.0
 
 
 # ------------------------------------------------------------------------------------------------------------- numbers
@@ -44,16 +53,20 @@ class Distances:
 
 @styled
 def box_plots(labels: Sequence[str], panels: Sequence[Distances], before_mm: float) -> Figure:
-    """Left-out distances against σ, on a logarithmic scale: medians, quartiles and every outlier are seen at once."""
+    """Left-out distances against σ (`fig:loo` of [wassermann:14]), medians, quartiles and every outlier at once.
+
+    *Departure*: on a logarithmic scale, which shows the small distances beside the outliers.
+    """
     figure = Figure(figsize=(PAGE_WIDTH, 3.4), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    low = min(max(float(group.min()), 1e-2) for panel in panels for group in panel.groups)
-    high = max(float(group.max()) for panel in panels for group in panel.groups)
+    low = 0.8 * min(max(float(group.min()), 1e-2) for panel in panels for group in panel.groups)
+    high = max(before_mm, *(float(group.max()) for panel in panels for group in panel.groups))
+    top = high * (high / low) ** (WORDS_HEIGHT / (1 - WORDS_HEIGHT))
     for place, panel in zip(axes, panels, strict=True):
         _boxes(place, panel, labels)
         _levels(place, panel, before_mm, len(labels))
         place.set(yscale="log", xlabel="length scale σ of the prior (mm)", title=panel.title)
-        place.set_ylim(0.8 * low, 2.2 * max(high, before_mm))
+        place.set_ylim(low, top)
         place.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         place.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         place.yaxis.set_minor_formatter(NullFormatter())
@@ -217,6 +230,8 @@ def before_and_after(
 ) -> Figure:
     """The moving image rigidly aligned, the fixed image, and the moving image warped, on one plane.
 
+    As `fig:reg-us` of [wassermann:14].
+
     Args:
         cut: the plane, through the landmark at the crosshair.
         rigid, full: registrations without and with deformation.
@@ -238,6 +253,7 @@ def before_and_after(
         _landmarks(
             place, cut, full.fixed.points, None if reg is None else reg.posterior.predict(full.moving.points).mean
         )
+    _scale_bar(axes[0], cut)
     depth = f" within {NEAR_MM:.0f} mm of the plane" if cut.grid.dimension == 3 else ""
     figure.supxlabel(
         f"○ landmarks{depth}, in the {names[1]}; × where the registration puts them; crosshair: one of them\n"
@@ -257,6 +273,19 @@ def _crosshair(axes: Any, cut: Slice) -> None:
         axes.plot([a, b], [y, y], **style)
     for a, b in ((bottom, y - gap_y), (y + gap_y, top)):
         axes.plot([x, x], [a, b], **style)
+    axes.set(xlim=(left, right), ylim=(bottom, top))
+
+
+def _scale_bar(axes: Any, cut: Slice) -> None:
+    """A length in the lower left corner: white with a dark outline, to be seen on any picture."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    outline = [withStroke(linewidth=3.0, foreground="black")]
+    start, height = left + 0.06 * (right - left), bottom + 0.05 * (top - bottom)
+    end = start + np.sign(right - left) * SCALE_BAR_MM / cut.grid.spacing[cut.view.right]
+    style = {"color": "white", "path_effects": outline}
+    axes.plot([start, end], [height, height], linewidth=1.8, solid_capstyle="butt", gid="scale bar", **style)
+    above = height + 0.02 * (top - bottom)
+    axes.text(start, above, f"{SCALE_BAR_MM:g} mm", fontsize=6.5, ha="left", va="bottom", **style)
     axes.set(xlim=(left, right), ylim=(bottom, top))
 
 
@@ -294,6 +323,8 @@ def panel(title: str, reg: Registration, moving: Image, cut: Slice) -> Panel:
 def smoothing(rows: Sequence[tuple[str, Sequence[Panel]]], cut: Slice, landmarks: np.ndarray) -> Figure:
     """The warped image under ever smoother priors, the uncertainty over it in translucent colour and contours.
 
+    As `fig:reg-us-un` of [wassermann:14].
+
     Args:
         rows: a title and the panels of each row, from rough to smooth; one colour bar serves all.
         cut: the slice that all panels are on.
@@ -314,6 +345,7 @@ def smoothing(rows: Sequence[tuple[str, Sequence[Panel]]], cut: Slice, landmarks
         line[0].set_ylabel(title, fontsize=7.5)
         for place in line[len(panels) :]:
             place.set_axis_off()
+    _scale_bar(places[0][0], cut)
     figure.colorbar(drawn, ax=places, label="radius of the 95 % region (mm)", shrink=0.85, extend="max", pad=0.01)
     depth = f" within {NEAR_MM:.0f} mm of the plane" if cut.grid.dimension == 3 else ""
     figure.supxlabel(f"contours: the same radius, in mm; ○ landmarks{depth}", fontsize=7)

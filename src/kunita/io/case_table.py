@@ -1,17 +1,18 @@
 """CASES.tsv: one case of a cohort per row, as files.
 
-Columns `case`, `moving` and `fixed`, optional `moving_image`, `fixed_image` and `labels`. Paths are relative to the
-table. An empty `fixed`, or the same as `moving`, says that `moving` holds both sides, as a two-volume tag does. Several
-raters' files of one side are separated by semicolons, and pooled.
+Columns `case`, `moving` and `fixed`, optional `moving_image`, `fixed_image` and `labels`; others are passed over,
+unless one looks like one of these misspelt. Paths are relative to the table. An empty `fixed`, or the same as `moving`,
+says that `moving` holds both sides, as a two-volume tag does. Several raters' files of one side are separated by
+semicolons, and pooled.
 """
 
 import dataclasses
+import difflib
 import os
 import warnings
 from pathlib import Path
 
 from kunita.data.cohort import Case
-from kunita.data.image import Image
 from kunita.data.landmarks import Landmarks, Pairs, match
 from kunita.data.raters import doubts, pool_raters
 from kunita.errors import FileError, ImageError, KunitaWarning, LandmarkError
@@ -26,6 +27,9 @@ from kunita.io.landmark_files.text import Line, read_text
 NEEDED = ("case", "moving", "fixed")
 IMAGES = ("moving_image", "fixed_image", "labels")
 
+MISSPELT = 0.85
+"""Names of columns that are as alike as this, from 0 to 1, are taken for the same one; `moving` and `fixed` are not."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CaseFiles:
@@ -35,7 +39,8 @@ class CaseFiles:
         name: of the case.
         table, line: where it is listed, for refusals.
         moving, fixed: one file per rater; no `fixed` where each `moving` file holds both sides.
-        moving_image, fixed_image, labels: where there are any.
+        moving_image, fixed_image: where there are any.
+        labels: structures in the moving space, where there are any; named here for others to read.
     """
 
     name: str
@@ -79,6 +84,7 @@ def read_case_table(path: str | os.PathLike) -> tuple[CaseFiles, ...]:
     except FileError as error:
         raise FileError(str(error).replace("expected landmarks", "expected a table of cases")) from error
     table = delimited(text)
+    _refuse_misspelt(table)
     table.places(*NEEDED)
     if not table.rows:
         raise text.refusal(table.header_line, "at least one case below the header", "the end of the file")
@@ -92,20 +98,30 @@ def read_case_table(path: str | os.PathLike) -> tuple[CaseFiles, ...]:
 
 
 def read_case(files: CaseFiles, *, frame: str | Frame | None = None, images: bool = False) -> Case:
-    """Read the landmarks of a case, pooled over raters and paired; and its images, if asked to."""
+    """Read the landmarks of a case, pooled over raters and paired; and its two images, if asked to."""
     try:
         pairs = _paired(files, as_frame(frame))
         if pairs.unmatched:
             some = ", ".join(pairs.unmatched[:5])
             remark = f"{files.name}: {len(pairs.unmatched)} landmarks have no partner and are not used: {some}"
             warnings.warn(remark, KunitaWarning, stacklevel=2)
-        moving, fixed, labels = (_image(getattr(files, name)) if images else None for name in IMAGES)
-        return Case(files.name, pairs.moving, pairs.fixed, moving, fixed, labels)
+        case = Case(files.name, pairs.moving, pairs.fixed)
+        return _with_images(case, files) if images else case
     except (LandmarkError, ImageError) as error:
         raise FileError(f"{files.table}:{files.line}: {error}") from error
 
 
 # -------------------------------------------------------------------------------------------------------------- a row
+
+
+def _refuse_misspelt(table: Delimited) -> None:
+    """Refuse a column that is almost a known one which is absent: what it holds would be passed over in silence."""
+    known = (*NEEDED, *IMAGES)
+    absent = [name for name in known if name not in table.header]
+    for name in table.header:
+        meant = difflib.get_close_matches(name, absent, n=1, cutoff=MISSPELT) if name not in known else []
+        if meant:
+            raise table.text.refusal(table.header_line, f"a column {meant[0]!r} (did you mean that?)", name)
 
 
 def _files(table: Delimited, place: Path, k: int) -> CaseFiles:
@@ -121,6 +137,8 @@ def _files(table: Delimited, place: Path, k: int) -> CaseFiles:
     for column, paths in zip(IMAGES, images, strict=True):
         if len(paths) > 1:
             raise table.text.refusal(line, f"one file in the column {column!r}", table.column(column)[k])
+    if bool(images[0]) != bool(images[1]):
+        raise table.text.refusal(line, f"both a {IMAGES[0]} and a {IMAGES[1]}, or neither", "one of them")
     only = [paths[0] if paths else None for paths in images]
     return CaseFiles(name, place, line.number, moving, () if fixed == moving else fixed, *only)
 
@@ -191,5 +209,19 @@ def _check_image(files: CaseFiles, side: str, image: Path, tables: list[Landmark
             warnings.warn(f"{files.name}: {remark}", KunitaWarning, stacklevel=2)
 
 
-def _image(path: Path | None) -> Image | None:
-    return None if path is None else read_image(path)
+def _with_images(case: Case, files: CaseFiles) -> Case:
+    """The case with its images if it has both, called as their files are, or as what they are if that is the same."""
+    if files.moving_image is None or files.fixed_image is None:
+        return case
+    names = (_stem(files.moving_image), _stem(files.fixed_image))
+    return dataclasses.replace(
+        case, moving_image=read_image(files.moving_image), fixed_image=read_image(files.fixed_image),
+        image_names=case.image_names if names[0] == names[1] else names,
+    )  # fmt: skip
+
+
+def _stem(path: Path) -> str:
+    """A file's name without its suffix, or without both where it is compressed; a folder's name as it is."""
+    if path.is_dir():
+        return path.name
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
