@@ -44,7 +44,7 @@ def test_circle_to_flower_converges_without_folding(length_scale, amplitude, noi
     assert smallest_determinant(result) > 0
 
 
-@pytest.mark.parametrize("n", [37, 300, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [37, *(pytest.param(n, marks=pytest.mark.slow) for n in (300, 1000))])
 def test_landmarks_displaced_by_a_gaussian_process_converge_without_folding(n):
     moving, fixed = gp_displaced(n, seed=n)
     result = fit(kunita.Gaussian(50.0, 5.0), moving, fixed, 1.0)
