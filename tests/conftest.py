@@ -24,7 +24,7 @@ def optimise_only_what_runs_long(request):
     jax.config.update("jax_disable_most_optimizations", not long)
 
 
-MOST_MAPS = 30_000
+MOST_MAPS = 45_000
 """Linux allows a process some 65,000 memory maps, of which every compiled program takes a few: then it is ended."""
 
 
