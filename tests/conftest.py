@@ -2,7 +2,8 @@
 
 Kunita's own warnings are errors, unless a test expects them. Most of the suite's time is compilation: what is compiled
 is kept in pytest's cache, which the workers share and from which the next run starts, and it is optimised only where a
-test is marked slow, that is, where it computes for long. (test_doors.py runs in a fresh process as users do.)
+test computes for long: where it is marked slow, or grids, which the command line computes on too: all of them register
+16 landmarks, so that one compilation serves them. (test_doors.py runs in a fresh process as users do.)
 """
 
 import pathlib
@@ -19,10 +20,11 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def optimise_only_what_runs_long(request):
-    jax.config.update("jax_disable_most_optimizations", request.node.get_closest_marker("slow") is None)
+    long = any(request.node.get_closest_marker(mark) for mark in ("slow", "grids"))
+    jax.config.update("jax_disable_most_optimizations", not long)
 
 
-MOST_MAPS = 30_000
+MOST_MAPS = 45_000
 """Linux allows a process some 65,000 memory maps, of which every compiled program takes a few: then it is ended."""
 
 

@@ -174,36 +174,47 @@ def test_unknown_closures_and_times_are_refused():
 # -------------------------------------------------------------------------------- against simulation
 
 
+def linear_path(kernel, trajectory, x, noise):
+    """The path of the flow linearised along the mean's own path, driven by the same noise."""
+
+    def step(carry, node):
+        m, delta = carry
+        q, p, h, xi = node
+        v, dv = shooting.velocities(kernel, q, p, m)
+        root = numerics.cholesky(kernel.gram(m, m))
+        return (m + h * v, delta + h * jnp.einsum("iab,ib->ia", dv, delta) + jnp.sqrt(h) * root @ xi), None
+
+    nodes = (trajectory.positions[:-1], trajectory.momenta[:-1], jnp.diff(trajectory.times), noise)
+    (m, delta), _ = jax.lax.scan(step, (x, jnp.zeros_like(x)), nodes)
+    return m + delta
+
+
+@jax.jit
+def controlled_pairs(kernel, trajectory, x, keys):
+    """Antithetic pairs of Euler–Maruyama paths, each with its linearised path: (pairs, 2, 2, n, d)."""
+
+    def pair(key):
+        noise = jax.random.normal(key, (len(trajectory.times) - 1, *x.shape))
+        return jnp.stack([
+            jnp.stack([simulate.euler_maruyama(kernel, trajectory, x, s * noise),
+                       linear_path(kernel, trajectory, x, s * noise)])
+            for s in (1.0, -1.0)
+        ])  # fmt: skip
+
+    return jax.lax.map(pair, keys, batch_size=128)
+
+
+euler_moments = jax.jit(moments.euler_moments, static_argnums=1)
+
+
 def controlled_errors(kernel, points, momenta, closures, num_paths, num_steps=50, key=0):
     """Mean and covariance of Euler–Maruyama with antithetic pairs and the linearised path as control variate,
     and their distance from each closure stepped on the same time grid."""
     n, d = points.shape
     x = jnp.asarray(points)
-    trajectory = shooting.geodesic(kernel, x, jnp.asarray(momenta), jnp.linspace(0, 1, num_steps + 1))
-    frozen_mean, frozen_cov = moments.euler_moments(kernel, "frozen", trajectory, x)
-
-    def linear_path(noise):
-        def step(carry, node):
-            m, delta = carry
-            q, p, h, xi = node
-            v, dv = shooting.velocities(kernel, q, p, m)
-            root = numerics.cholesky(kernel.gram(m, m))
-            return (m + h * v, delta + h * jnp.einsum("iab,ib->ia", dv, delta) + jnp.sqrt(h) * root @ xi), None
-
-        nodes = (trajectory.positions[:-1], trajectory.momenta[:-1], jnp.diff(trajectory.times), noise)
-        (m, delta), _ = jax.lax.scan(step, (x, jnp.zeros_like(x)), nodes)
-        return m + delta
-
-    def pair(key):
-        noise = jax.random.normal(key, (num_steps, n, d))
-        return jnp.stack([
-            jnp.stack([simulate.euler_maruyama(kernel, trajectory, x, s * noise), linear_path(s * noise)])
-            for s in (1.0, -1.0)
-        ])  # fmt: skip
-
-    draws = jax.jit(lambda keys: jax.lax.map(pair, keys, batch_size=128))(
-        jax.random.split(jax.random.key(key), num_paths // 2)
-    )
+    trajectory = shooting.geodesic_jit(kernel, x, jnp.asarray(momenta), jnp.linspace(0, 1, num_steps + 1))
+    frozen_mean, frozen_cov = euler_moments(kernel, "frozen", trajectory, x)
+    draws = controlled_pairs(kernel, trajectory, x, jax.random.split(jax.random.key(key), num_paths // 2))
     true, control = (np.asarray(draws[:, :, i]).reshape(-1, n * d) for i in (0, 1))
     mean = np.asarray(frozen_mean).ravel() + (true - control).mean(0)
     centred, flat = true - mean, control - np.asarray(frozen_mean).ravel()
@@ -211,7 +222,7 @@ def controlled_errors(kernel, points, momenta, closures, num_paths, num_steps=50
     cov = np.asarray(frozen_cov).reshape(n * d, n * d) + excess
     errors = {}
     for closure in closures:
-        m, c = jax.jit(moments.euler_moments, static_argnums=1)(kernel, closure, trajectory, x)
+        m, c = euler_moments(kernel, closure, trajectory, x)
         arrival = np.linalg.norm(np.asarray(m) - mean.reshape(n, d), axis=1).mean()
         errors[closure] = arrival, np.linalg.norm(np.asarray(c).reshape(n * d, -1) - cov)
     return errors
