@@ -15,7 +15,7 @@ import pytest
 
 def pytest_configure(config):
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)  # small ones too: they are thousands
 
 
 @pytest.fixture(autouse=True)
@@ -24,12 +24,13 @@ def optimise_only_what_runs_long(request):
     jax.config.update("jax_disable_most_optimizations", not long)
 
 
-MOST_MAPS = 45_000
+MOST_MAPS = 40_000
 """Linux allows a process some 65,000 memory maps, of which every compiled program takes a few: then it is ended."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def a_bounded_number_of_compiled_programs():
+    """Looked at after every file, which adds some thousands: to list the maps takes longer than most tests."""
     yield
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:

@@ -13,7 +13,8 @@ from kunita.inference import path_space, solve
 from problems import THREE, fit, gp_displaced, grid
 
 PIECE = 1024
-"""Points that are carried at a time: one shape for every grid, so that one compilation serves them all."""
+"""Points that are carried at a time, or four times the landmarks that each piece takes along, if these are many: one
+shape for every grid, so that one compilation serves them all."""
 
 
 @jax.jit
@@ -23,9 +24,10 @@ def least(kernel, trajectory, points):
 
 def smallest_determinant(result, spacing=0.25, margin=3.0):
     """min det J of the flow on a dense grid around the landmarks."""
-    points = grid(np.asarray(result.trajectory.positions[0]), margin, spacing)
-    full = -(-len(points) // PIECE), PIECE, points.shape[1]  # the last piece is filled up with the first points
-    return min(float(least(result.kernel, result.trajectory, piece)) for piece in np.resize(points, full))
+    landmarks = np.asarray(result.trajectory.positions[0])
+    points, piece = grid(landmarks, margin, spacing), max(PIECE, 4 * len(landmarks))
+    full = -(-len(points) // piece), piece, points.shape[1]  # the last piece is filled up with the first points
+    return min(float(least(result.kernel, result.trajectory, some)) for some in np.resize(points, full))
 
 
 def assert_solved(result):
