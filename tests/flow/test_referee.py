@@ -38,7 +38,7 @@ def test_it_agrees_with_a_plain_simulation():
 @pytest.mark.slow
 def test_chance_is_several_times_smaller_than_in_a_plain_simulation_of_as_many_paths():
     kernel = kunita.Gaussian(5.0, 1.0)
-    q, p = random_phase(4, n=6, size=20.0)
+    q, p = random_phase(4, n=5, size=20.0)
     chunks = 8
     _, (a, b) = refereed(kernel, q, p, chunks=chunks)
     each = 2 * chunks * referee.CHUNK

@@ -87,7 +87,7 @@ def test_landmarks_without_a_partner_are_left_out_and_named(folder):
 def test_images_are_read_for_the_first_case_that_has_both(folder):
     header = ("case", "moving", "fixed", "moving_image", "fixed_image")
     rows = [
-        ("a", "both.tag", "", "image.nii.gz", ""),
+        ("a", "both.tag", "", "", ""),
         ("b", "both.tag", "", "image.nii.gz", "image.nii.gz"),
         ("c", "both.tag", "", "image.nii.gz", "image.nii.gz"),
     ]
@@ -142,6 +142,10 @@ def test_other_columns_are_passed_over(folder):
         ([("a", "few.tag", "")], None, 2, "at least 5 pairs of landmarks, found 4"),
         ([("a", "both.tag")], None, 2, "3 columns"),
         ([("a", "both.tag", "", "x;y")], ("case", "moving", "fixed", "labels"), 2, "a file that exists"),
+        (
+            [("a", "both.tag", "", "image.nii.gz", "")],
+            ("case", "moving", "fixed", "moving_image", "fixed_image"), 2, "both a moving_image and a fixed_image",
+        ),
         (
             [("a", "both.tag", "", "image.nii.gz;both.tag")],
             ("case", "moving", "fixed", "labels"), 2, "one file in the column 'labels'",
