@@ -15,7 +15,7 @@ import pytest
 
 def pytest_configure(config):
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)  # small ones too: they are thousands
 
 
 @pytest.fixture(autouse=True)

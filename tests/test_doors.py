@@ -44,6 +44,6 @@ def test_doors_return_numpy_in_double_precision_and_leave_jax_alone():
         **os.environ,
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # most of its time is compilation
         "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(jax.config.jax_persistent_cache_min_compile_time_secs),
     }
     assert subprocess.check_output([sys.executable, "-c", CODE], text=True, env=quick).strip() == "good"
