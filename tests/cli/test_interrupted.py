@@ -1,6 +1,7 @@
 """A full disk and a kill: the earlier result stays whole, and the next run tidies up."""
 
 import json
+import math
 import os
 import resource
 import shutil
@@ -17,8 +18,9 @@ from cli.cases import KERNEL, contents, kunita_command
 from kunita.errors import ExitStatus
 
 LIMITED = """
-import resource, signal, sys
+import math, resource, signal, sys, jax
 from kunita.cli import main
+jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 sys.exit(main(sys.argv[2:]))
@@ -42,9 +44,13 @@ def earlier(result, tmp_path):
 
 @pytest.fixture
 def small_disk():
-    """A function that limits the size of files; the limit goes with the test."""
+    """A function that limits the size of files; the limit goes with the test. Compiled programs, which it would cut
+    off, are not kept."""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    kept = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", kept)
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
     signal.signal(signal.SIGXFSZ, handler)
 
