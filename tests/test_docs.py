@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 EQUATIONS = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
 PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+MORE = "".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("targets", "loo", "uncertainty"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEPENDENCIES = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
 
@@ -128,12 +129,15 @@ def test_every_name_in_notation_is_in_the_code():
 
 def blocks(*languages):
     """The fenced blocks of the pages and of the README that are in one of these languages."""
-    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", FILES + PAPER + README, re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```(?:{'|'.join(languages)})\n(.*?)^```", FILES + PAPER + MORE + README, re.MULTILINE | re.DOTALL
+    )
 
 
 def commands():
     """Every command line on the pages and in the README, continued lines as one."""
-    return [line for block in blocks("console", "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line for block in blocks("console", "sh") for line in block.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if not line.startswith("python benchmarks/")]
 
 
 def written_names(dimension):
@@ -155,6 +159,14 @@ def test_every_command_on_the_page_is_accepted(line):
     assert parser().parse_args(words).command == words[0]
 
 
+def test_every_benchmark_on_the_pages_is_there():
+    named = re.findall(
+        r"benchmarks/\w+\.py", "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    )
+    assert len(named) > 2
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
 def test_every_picture_of_the_pages_is_there():
     pictures = [(page.parent, found) for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
                 for found in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))]  # fmt: skip
@@ -164,7 +176,8 @@ def test_every_picture_of_the_pages_is_there():
 
 def test_the_pages_show_every_command_that_takes_files():
     shown = {shlex.split(line, comments=True)[1] for line in commands()}
-    assert shown == {"register", "predict", "warp", "uncertainty", "pool", "convert", "info", "reproduce"}
+    assert shown >= {"register", "predict", "warp", "uncertainty", "pool", "convert", "info", "reproduce"}
+    assert shown >= {"suggest", "tune", "loo"}
 
 
 @pytest.mark.parametrize("table", blocks("csv"))

@@ -27,7 +27,9 @@ def finite(reg):
 
 
 def test_without_parameters_kernel_and_noise_come_from_the_evidence():
-    reg = kunita.register(MOVING, FIXED + np.random.default_rng(0).normal(size=FIXED.shape))
+    with pytest.warns(kunita.KunitaWarning, match="do not determine the"):  # so few cannot tell everything
+        reg = kunita.register(MOVING, FIXED + np.random.default_rng(0).normal(size=FIXED.shape))
+    assert [one.name for one in reg.chosen] == ["length scale", "amplitude", "noise"]
     assert reg.converged
     assert finite(reg)
     assert reg.align == "rigid"

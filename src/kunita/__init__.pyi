@@ -1,3 +1,5 @@
+from kunita.cohort.prior import learn_prior as learn_prior
+from kunita.data.cohort import Case as Case
 from kunita.data.image import Grid as Grid
 from kunita.data.image import Image as Image
 from kunita.data.landmarks import Landmarks as Landmarks
@@ -12,10 +14,13 @@ from kunita.flow.shooting import shoot as shoot
 from kunita.flow.simulate import simulate as simulate
 from kunita.flow.transport import transport as transport
 from kunita.gaussians import GaussianPoints as GaussianPoints
+from kunita.io.case_table import read_cases as read_cases
 from kunita.io.image_files.files import read_image as read_image
 from kunita.io.image_files.files import write_image as write_image
 from kunita.io.landmark_files.files import read_landmarks as read_landmarks
 from kunita.io.landmark_files.files import write_landmarks as write_landmarks
+from kunita.io.prior_files import read_prior as read_prior
+from kunita.io.prior_files import write_prior as write_prior
 from kunita.io.registration_files import load as load
 from kunita.io.registration_files import save as save
 from kunita.io.transform_files import write_transform as write_transform
@@ -27,11 +32,14 @@ from kunita.kernels import RationalQuadratic as RationalQuadratic
 from kunita.kernels import Sum as Sum
 from kunita.outputs.labels import label_probability as label_probability
 from kunita.outputs.maps import uncertainty_map as uncertainty_map
+from kunita.outputs.suggestions import suggest_landmarks as suggest_landmarks
+from kunita.outputs.targets import describe_targets as describe_targets
 from kunita.outputs.transforms import forward_transform as forward_transform
 from kunita.outputs.transforms import inverse_transform as inverse_transform
 from kunita.outputs.warp import warp_image as warp_image
 from kunita.posterior import LeaveOneOut as LeaveOneOut
 from kunita.posterior import Posterior as Posterior
+from kunita.prior import Prior as Prior
 from kunita.registration import Registration as Registration
 from kunita.registration import register as register
 

@@ -36,7 +36,20 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser("kunita", description=DESCRIPTION, epilog=EPILOG, formatter_class=_Formatter)
     top.add_argument("--version", action="version", version=f"kunita {kunita.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_demo, _register, _predict, _warp, _uncertainty, _pool, _convert, _info, _reproduce):
+    for add in (
+        _demo,
+        _register,
+        _predict,
+        _warp,
+        _uncertainty,
+        _suggest,
+        _pool,
+        _convert,
+        _info,
+        _tune,
+        _loo,
+        _reproduce,
+    ):
         add(commands)
     return top
 
@@ -87,9 +100,16 @@ def _register(commands: argparse._SubParsersAction) -> None:
     model.add_argument("--length-scale", type=_positive, metavar="MM", help="how far a displacement reaches")
     model.add_argument("--amplitude", type=_positive, metavar="MM", help="how large displacements are")
     model.add_argument("--noise", type=_positive, metavar="MM", help="sd of the marks (default: the files')")
-    model.add_argument("--kernel", choices=KERNELS, default="gaussian", help="family of the prior (default: gaussian)")
+    model.add_argument(
+        "--kernel", choices=(*KERNELS, "best"), help="family of the prior (default: gaussian); best: the evidence's"
+    )
     model.add_argument("--align", choices=ALIGNMENTS, default="rigid", help="alignment in the model (default: rigid)")
     model.add_argument("--model", choices=MODELS, default="endpoint", help="posterior (default: endpoint)")
+    model.add_argument("--prior", type=Path, metavar="prior.json", help="kernel and noise that `kunita tune` learned")
+    model.add_argument("--scale-noise", action="store_true", help="choose a factor on the given noise, too")
+    model.add_argument(
+        "--robust", action="store_true", help="heavy-tailed noise: gross errors pull less, and are named"
+    )
     images = command.add_argument_group("images and points to carry along")
     images.add_argument("--moving-image", type=Path, metavar="IMG", help="warped onto the fixed grid")
     images.add_argument("--fixed-image", type=Path, metavar="IMG", help="the grid of all maps")
@@ -160,6 +180,24 @@ def _uncertainty(commands: argparse._SubParsersAction) -> None:
     _overwriting(command)
 
 
+def _suggest(commands: argparse._SubParsersAction) -> None:
+    command = _command(
+        commands, "suggest", "say where one more landmark would lower the uncertainty most",
+        "\nThe three best places, each given those before it, and what they are worth: the mean 95 % radius over a\n"
+        "region, before and after. The region is the convex hull of the moving landmarks, or inside LABELS. A place\n"
+        "may be anywhere in the hull or inside the labels. Nothing is written unless --out or --figure is given.",
+    )  # fmt: skip
+    command.add_argument("result", type=Path, metavar="DIR", help="folder that `kunita register` wrote")
+    command.add_argument("--inside", type=Path, metavar="LABELS", help="where to be sure: labels in the moving space")
+    command.add_argument("--label", type=int, metavar="N", help="one value of LABELS (default: every one but 0)")
+    command.add_argument("--noise", type=_positive, metavar="MM", help="sd of a new mark (default: a typical one's)")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write the places as landmarks of the moving space")
+    command.add_argument("--figure", type=Path, metavar="FILE.png", help="draw region, landmarks and places")
+    command.add_argument("--spacing", type=_numbers, metavar="S", help="pixel spacing of pictures, mm (default: 1)")
+    _talking(command)
+    _overwriting(command)
+
+
 def _pool(commands: argparse._SubParsersAction) -> None:
     command = _command(
         commands, "pool", "merge several raters' files into one with covariances",
@@ -193,6 +231,61 @@ def _info(commands: argparse._SubParsersAction) -> None:
     command.add_argument("file", type=Path, metavar="FILE")
     _reading(command, sides=False)
     _talking(command)
+
+
+def _tune(commands: argparse._SubParsersAction) -> None:
+    command = _command(
+        commands, "tune", "learn one prior (kernel and noise) on many cases, for others",
+        "\nThe summed evidence of all cases is maximised, with weakly informative priors on the parameters.\n"
+        "Use the result with `kunita register … --prior prior.json`: learn on other patients, apply to this one.",
+    )  # fmt: skip
+    command.add_argument(
+        "cases", type=Path, metavar="CASES.tsv",
+        help="tab-separated: case, moving, fixed (empty for a two-volume .tag); raters' files separated by ';'",
+    )  # fmt: skip
+    command.add_argument("--out", type=Path, required=True, metavar="prior.json", help="where to write")
+    command.add_argument(
+        "--kernel", choices=(*KERNELS, "best"), default="gaussian", help="family (default: gaussian); best: try all"
+    )
+    command.add_argument("--scales", type=_count, default=1, metavar="N", help="length scales to sum (default: 1)")
+    command.add_argument("--align", choices=ALIGNMENTS, default="rigid", help="alignment in the model (default: rigid)")
+    command.add_argument("--model", choices=MODELS, default="endpoint", help="posterior (default: endpoint)")
+    command.add_argument("--scale-noise", action="store_true", help="learn a factor on the noise that the files bring")
+    command.add_argument("--frame", choices=FRAMES, type=str.upper, help="axes of landmark files that do not say")
+    _talking(command)
+    _overwriting(command)
+
+
+def _loo(commands: argparse._SubParsersAction) -> None:
+    command = _command(
+        commands, "loo", "leave out each landmark of a cohort and see how well, and how honestly, it is predicted",
+        "\nKernel and noise are learned on the other patients (with fewer than three cases: on the case itself).\n"
+        "In the same table: no registration, rigid, affine, thin-plate spline, small deformation, the paper's setting.",
+    )  # fmt: skip
+    command.add_argument(
+        "cases", type=Path, metavar="CASES.tsv",
+        help="tab-separated: case, moving, fixed (empty for a two-volume .tag); raters' files separated by ';'",
+    )  # fmt: skip
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")
+    command.add_argument("--length-scales", type=_numbers, metavar="MM,…", help="also try these, the rest learned")
+    command.add_argument("--prior", type=Path, metavar="prior.json", help="use this prior for all cases, learn nothing")
+    command.add_argument("--kernel", choices=KERNELS, help="family of the prior (default: gaussian)")
+    command.add_argument("--align", choices=ALIGNMENTS, help="alignment in the model (default: rigid)")
+    noise = command.add_mutually_exclusive_group()
+    noise.add_argument("--common-noise", action="store_true", help="pass over covariances in files: learn one noise")
+    noise.add_argument("--scale-noise", action="store_true", help="learn one factor on the noise that the files bring")
+    command.add_argument("--fast", action="store_true", help="in closed form, to first order, instead of exact refits")
+    command.add_argument("--workers", type=_count, default=1, metavar="N", help="processes (default: 1)")
+    command.add_argument("--frame", choices=FRAMES, type=str.upper, help="axes of landmark files that do not say")
+    command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the bootstrap over cases (default: 0)")
+    _talking(command)
+    _overwriting(command)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive whole number, found {text!r}")
+    return int(text)
 
 
 def _reproduce(commands: argparse._SubParsersAction) -> None:

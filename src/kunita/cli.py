@@ -1,5 +1,6 @@
 """The command line: arguments in, `commands` does the work, the exit status says how it ended."""
 
+import importlib
 import sys
 import traceback
 from collections.abc import Sequence
@@ -25,19 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitStatus.BUG
 
 
+OWN_MODULE = ("demo", "loo", "reproduce", "suggest", "tune")
+"""Commands that are a module of their own; the others are in `commands`."""
+
+
 def _run(command: str) -> Any:
     """The function of a command, imported when it is needed: --help does without."""
-    if command == "demo":
-        from kunita.demo import demo
-
-        return demo
-    if command == "reproduce":
-        from kunita.reproduce import reproduce
-
-        return reproduce
-    from kunita import commands
-
-    return getattr(commands, command)
+    home = f"kunita.{command}" if command in OWN_MODULE else "kunita.commands"
+    return getattr(importlib.import_module(home), command)
 
 
 def _say(text: str, status: ExitStatus) -> int:

@@ -35,13 +35,18 @@ from kunita.io.recorded_grids import recorded_spacing
 from kunita.io.result_folder import check_result, result_folder
 from kunita.io.writing import check_writable
 
+MOST_TARGETS = 10
+"""Targets that are listed on the console; all are in the files."""
+
 
 def register(args: Namespace) -> int:
     """`kunita register`."""
     from kunita import results
+    from kunita.io.prior_files import read_prior
 
     console, began = Console(quiet=args.quiet, as_json=args.json), time.perf_counter()
     with console.warnings():
+        args.prior = read_prior(args.prior) if args.prior else None
         moving, fixed = read_sides(args)
         request = _request(args, moving.dimension)
         names, rename = results.output_names(request, moving.dimension), request.bids or (lambda name: name)
@@ -61,7 +66,7 @@ def register(args: Namespace) -> int:
         if remark not in (*remarks, *reg.warnings):  # those were said when they came up
             console.warn(remark)
     document["out"], seconds = str(args.out), time.perf_counter() - began
-    lines = [reg.summary(), *_target_lines(document["targets"])]
+    lines = [reg.summary(), *_target_lines(document)]
     lines.append(f"  written    {args.out}/ ({len(document['files'])} files, {seconds:.0f} s in all)")
     console.answer("\n".join(lines), document)
     return ExitStatus.DONE if reg.converged else ExitStatus.NOT_CONVERGED
@@ -163,7 +168,9 @@ def pool(args: Namespace) -> int:
         for doubt in doubts(raters, [path.name for path in args.files]):
             console.warn(doubt)
         for name, rater, distance in far_marks(raters):
-            console.warn(f"{args.files[rater].name}: landmark {name!r} is {distance:.1f} mm off and weighs less")
+            console.warn(
+                f"{args.files[rater].name}: {name!r} is {distance:.1f} mm from the other raters' mean; check it"
+            )
         write_landmarks(args.out, pooled, format=_known_format(args.out), overwrite=args.overwrite)
     spread = float(np.sqrt(np.mean(np.trace(pooled.covariances, axis1=1, axis2=2)) / pooled.dimension))
     kind = "of a pooled point" if args.spread == "mean" else "of a single rater"
@@ -250,16 +257,44 @@ def _fit(args: Namespace, moving: Landmarks, fixed: Landmarks, tell: Callable[[s
     tell("fitting (and compiling, the first time for a number of landmarks)")
     return fit(
         moving, fixed, kernel=args.kernel, length_scale=args.length_scale, amplitude=args.amplitude,
-        noise=args.noise, align=args.align, model=args.model,
+        noise=args.noise, align=args.align, model=args.model, prior=args.prior, scale_noise=args.scale_noise,
+        robust=args.robust,
     )  # fmt: skip
 
 
-def _target_lines(targets: Sequence[Any]) -> Iterator[str]:
-    """Where the targets are, the first few of them, for people."""
-    for target in [target for target in targets if "name" in target][:5]:
-        place = ", ".join(f"{x:.1f}" for x in target["position"])
-        frame = "RAS" if len(target["position"]) == 3 else "IMAGE"
-        yield f"  target     {target['name']}: ({place}) {frame}, within {target['radius95_mm']:.2g} mm (95 %)"
+def _target_lines(document: Any) -> Iterator[str]:
+    """Where the targets are, the first few of them, for people; and that a small residual is no promise."""
+    targets = document["targets"]
+    named = [target for target in targets if "name" in target]
+    if named:
+        yield from _target_table(named)
+    for target in (target for target in targets if "file" in target):
+        yield (
+            f"  targets    {target['n']} vertices, within {target['median_radius95_mm']:.2g} mm (95 %; the median, "
+            f"{target['max_radius95_mm']:.2g} at most); {100 * target['extrapolating']:.0f} % are extrapolations"
+        )
+    if targets:
+        yield (
+            f"  accuracy   FRE {document['fre_mm']:.2g} mm is how closely the landmarks fit, and FLE "
+            f"{document['fle_mm']:.2g} mm how well they were marked;"
+        )
+        yield "             a small FRE says little about the TRE, the error everywhere else"
+
+
+def _target_table(targets: Sequence[Any]) -> Iterator[str]:
+    shown = targets[:MOST_TARGETS]
+    frame = "RAS" if len(shown[0]["position"]) == 3 else "IMAGE"
+    places = [", ".join(f"{x:.1f}" for x in target["position"]) for target in shown]
+    wide, name_width = max(13, *(len(place) for place in places)), max(len(target["name"]) for target in shown)
+    header = f"{'':<{name_width}}  {f'fixed, {frame}':<{wide}}  95 % within  predicted TRE  nearest landmark"
+    yield f"  targets    {header}"
+    for target, place in zip(shown, places, strict=True):
+        numbers = f"{target['radius95_mm']:8.2f} mm  {target['tre_mm']:10.2f} mm"
+        reach = f"{target['nearest_mm']:.0f} mm, {target['in_sigma']:.1f} length scales"
+        far = "; extrapolates" if target["extrapolates"] else ""
+        yield f"             {target['name']:<{name_width}}  {place:<{wide}}  {numbers}  {reach}{far}"
+    if len(targets) > len(shown):
+        yield f"             {len(targets) - len(shown)} more in targets.csv"
 
 
 def _check_image_name(path: Path, dimension: int, *, vector: bool = False, floats: bool = False) -> None:

@@ -336,3 +336,10 @@ def length_scales(kernel: AbstractKernel) -> tuple[float, ...]:
     if isinstance(kernel, AbstractProfile):
         return (float(kernel.length_scale),)
     return tuple(scale for part in getattr(kernel, "kernels", ()) for scale in length_scales(part))
+
+
+def steepness(kernel: AbstractKernel) -> float:
+    """Amplitude over length scale, the largest of its parts: how strongly the kernel's flows bend space."""
+    if isinstance(kernel, AbstractProfile):
+        return float(kernel.amplitude) / float(kernel.length_scale)
+    return max((steepness(part) for part in getattr(kernel, "kernels", ())), default=0.0)

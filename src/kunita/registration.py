@@ -5,6 +5,7 @@ import functools
 import time
 import warnings as python_warnings
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,17 +14,28 @@ from kunita import scores
 from kunita.data.landmarks import Landmarks, Pairs, check_covariances, match
 from kunita.errors import ArgumentError, KunitaWarning, LandmarkError, Outcome
 from kunita.flow import shooting
-from kunita.inference import evidence, solve, trend
-from kunita.inference.problem import Problem
-from kunita.kernels import FAMILIES, AbstractKernel, AbstractProfile, Gaussian
-from kunita.observations import LandmarkObservations
+from kunita.inference import solve, trend
+from kunita.inference.choice import Choice, Chosen, Dials, Held, choose, search_for
+from kunita.inference.evidence import gauss_newton_evidence
+from kunita.inference.robust import REWEIGHTINGS, SETTLED_WEIGHT, first_weights, student_weights
+from kunita.inference.sample import Sample, aligned_sample
+from kunita.kernels import FAMILIES, AbstractKernel, AbstractProfile, Gaussian, steepness
 from kunita.posterior import MODELS, LeaveOneOut, Posterior, posterior_from_fit
 from kunita.precision import ArrayLike, as_floats, to_numpy
+from kunita.prior import Prior
+from kunita.suspects import Suspicion, suspicion
 
 CONTRADICTION = 6.0
 """Coinciding moving landmarks whose targets differ by more than this many standard deviations are refused."""
 
-REFRESH_ROUNDS = 20
+BEST = "best"
+"""In place of a kernel's family: the one with the largest evidence."""
+
+TOO_SURE = 0.6
+"""Amplitude over length scale beyond which the linearised posterior is too sure (`benchmarks/calibration.py`)."""
+
+LIGHT = 0.3
+"""Landmarks of less weight in a robust fit are named."""
 
 LEAST_SD, MOST_SD = 1e-100, 1e100
 """Standard deviations whose squares are numbers."""
@@ -49,6 +61,8 @@ class Registration:
     history: tuple[solve.Progress, ...]
     warnings: tuple[str, ...]
     seconds: float
+    chosen: tuple[Chosen, ...] = ()
+    weights: np.ndarray | None = None
 
     @property
     def converged(self) -> bool:
@@ -71,6 +85,18 @@ class Registration:
         except LandmarkError:
             return None
 
+    @functools.cached_property
+    def suspicion(self) -> Suspicion:
+        """Which of the landmarks that were used cannot be right, and why; found once, as nothing else depends on it.
+
+        The level of a noise that the landmarks bring is believed. Any other may have been estimated with the gross
+        errors that are looked for, so only its relative sizes are.
+        """
+        brought = self.moving.covariances is not None or self.fixed.covariances is not None
+        known = brought and all(not one.name.startswith("noise") for one in self.chosen)
+        moving, fixed = self.moving.points[self.used], self.fixed.points[self.used]
+        return suspicion(moving, fixed, self.noise[self.used], self.align, known=known)
+
     def summary(self) -> str:
         """What was done and how well it went, for people."""
         return "\n".join(_summary_lines(self))
@@ -90,112 +116,160 @@ def register(
     model: str = "endpoint",
     length_scale: float | None = None,
     amplitude: float | None = None,
+    prior: Prior | None = None,
+    scale_noise: bool = False,
+    robust: bool = False,
 ) -> Registration:
     """Find the deformation that takes the moving landmarks to the fixed ones, and how sure it is everywhere.
 
     Args:
         moving, fixed: landmarks in the two spaces, or plain (n, d) arrays; paired by name, else by order.
         kernel: the prior's covariance function; or a family (a class or its name, such as "matern52"), whose length
-            scale and amplitude are then chosen by the evidence. Default: a Gaussian, chosen so.
+            scale and amplitude are then chosen by the evidence; or "best", for the family with the largest evidence.
+            Default: a Gaussian, chosen so.
         noise: localisation noise, mm: one standard deviation, (n,) of them, or (n, d, d) covariances; inf leaves a
             landmark out. Default: the covariances of the landmarks (a side without any counts as exact), and where
             neither side has any, one estimated value.
         align: "none", "translation", "rigid", "similarity" or "affine"; its uncertainty is part of the posterior.
         model: "endpoint" (default), "pathwise" (the paper's figure) or "small" (small deformation, may fold).
         length_scale, amplitude: of the kernel's family, mm: what is given is kept, the rest chosen by the evidence.
+        prior: kernel and noise learned on other cases (see `learn_prior`), in place of the evidence of this one.
+        scale_noise: whether one factor on all given noise is chosen by the evidence, too.
+        robust: whether the noise has heavy tails (Student's t), so that gross errors pull less; see `weights`.
     """
     began = time.perf_counter()
     if model not in MODELS:
         raise ArgumentError(f"model: expected one of {', '.join(MODELS)}, found {model!r}")
     trend.check_kind(align)
-    family, given = _check_kernel(kernel)
-    held = _check_held(given, length_scale, amplitude)
     pairs = match(_as_landmarks(moving), _as_landmarks(fixed))
+    if prior is not None:
+        kernel, pairs = _with_prior(prior, pairs, kernel, noise, length_scale, amplitude)
+    families, given = _check_kernel(kernel)
+    held = _check_held(given, length_scale, amplitude)
     noises, used = _check_noise(pairs, noise)
+    if scale_noise and not noises.known:
+        raise ArgumentError("scale_noise: there is no given noise to scale; it is estimated anyway")
     active = dataclasses.replace(pairs, moving=pairs.moving.take(used), fixed=pairs.fixed.take(used))
     before = tuple(_pairing_remarks(pairs, active, used))
     for remark in before:  # at once: a fit to the wrong pairs may take long
         python_warnings.warn(remark, KunitaWarning, stacklevel=2)
+    wish = _Wish(families, given, held, align, model, scale_noise)
     with jax.enable_x64(True):
-        fitted = _fit(active, family, given, held, noises, align, model)
-    full_noise = np.full((len(pairs.moving), *fitted.noise.shape[1:]), np.inf)
-    full_noise[used] = fitted.noise
+        fitted = _fit_robustly(active, noises, wish) if robust else _fit(active, noises, wish)
     for remark in fitted.remarks:
         python_warnings.warn(remark, KunitaWarning, stacklevel=2)
     fit = fitted.fit
     return Registration(
         moving=pairs.moving, fixed=pairs.fixed, pairing=pairs.pairing, used=np.isin(np.arange(len(pairs.moving)), used),
-        kernel=fit.kernel, noise=full_noise, align=align, model=model, posterior=fitted.posterior,
-        evidence=fitted.evidence, energy=float(fit.energy), outcome=fit.outcome, gap_mm=fit.gap_mm,
-        history=fit.history, warnings=before + fitted.remarks, seconds=time.perf_counter() - began,
+        kernel=fit.kernel, noise=_spread_out(fitted.noise, used, len(pairs.moving)), align=align, model=model,
+        posterior=fitted.posterior, evidence=fitted.evidence, energy=float(fit.energy), outcome=fit.outcome,
+        gap_mm=fit.gap_mm, history=fit.history, warnings=before + fitted.remarks, seconds=time.perf_counter() - began,
+        chosen=fitted.choice.chosen, weights=_spread_out(fitted.weights, used, len(pairs.moving), 0.0),
     )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Noises:
+    """Covariances of the fixed and of the moving points, (n, d, d); unit ones where they are to be estimated."""
+
+    fixed: np.ndarray
+    moving: np.ndarray
+    known: bool
+
+    def weighted(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both sides, divided by the landmarks' weights."""
+        return self.fixed / weights[:, None, None], self.moving / weights[:, None, None]
+
+
 @dataclasses.dataclass(frozen=True)
+class _Wish:
+    """What is asked for: kernels to choose from (or one that is given), parameters that are kept, and the model."""
+
+    families: tuple[type[AbstractProfile], ...]
+    kernel: AbstractKernel | None
+    held: Held
+    align: str
+    model: str
+    scale_noise: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Fitted:
+    """A fit: its noise is what a landmark of full weight has."""
+
     fit: solve.Fit
     posterior: Posterior
+    choice: Choice
     noise: np.ndarray
+    weights: np.ndarray
     evidence: float
     remarks: tuple[str, ...]
 
 
-def _fit(
-    pairs: Pairs,
-    family: type[AbstractProfile],
-    kernel: AbstractKernel | None,
-    held: tuple[float | None, float | None],
-    noises: tuple[np.ndarray, np.ndarray] | None,
-    align: str,
-    model: str,
-) -> _Fitted:
+def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None = None) -> _Fitted:
     """Align, choose what is not given, solve, linearise: the pipeline on arrays."""
     x, f = pairs.moving.points, pairs.fixed.points
-    n, d = x.shape
-    weights = np.ones(n) if noises is None else 1 / np.trace(noises[0] + noises[1], axis1=1, axis2=2)
-    start = trend.procrustes(align, x, f, weights)
-    origin = np.asarray(start.offset)
-    start = trend.Alignment(start.center, start.matrix, np.zeros(d))
-    targets, aligned = f - origin, (x - start.center) @ start.matrix.T
-    free, open_directions = trend.determined_trend(align, aligned)
-    basis = np.asarray(free.basis(aligned))
-    given = None if noises is None else noises[0] + start.matrix @ noises[1] @ start.matrix.T
-    reach = float(np.sqrt(np.mean((f - x) ** 2)))
-    choice = evidence.choose_parameters(family, kernel, given, aligned, targets - aligned, basis, reach, held)
-    observed = LandmarkObservations(x, targets, *(noises or (choice.noise, np.zeros((n, d, d)))))
-    _refuse_contradictions(pairs, choice.noise)
-    fit, settled = solve_observed(observed, choice.kernel, free, start, model)
-    posterior = posterior_from_fit(fit, origin, model)
-    value = evidence.gauss_newton_evidence(posterior.linear, fit.energy)
-    remarks = tuple(_fit_remarks(pairs, align, open_directions, choice, fit, settled))
-    return _Fitted(fit, to_numpy(posterior), np.asarray(fit.noise), float(value), remarks)
+    weights = np.ones(len(x)) if weights is None else weights
+    scaled = wish.scale_noise or not noises.known
+    aligned = aligned_sample(x, f, noises.weighted(weights), wish.align, scaled=scaled)
+    sample = aligned.sample
+    choice = _choose(sample, wish, given_noise=noises.known)
+    observed = sample.observed_with(choice.theta[-1])
+    _refuse_contradictions(pairs, np.asarray(observed.noise(np.broadcast_to(sample.start.matrix, noises.fixed.shape))))
+    near = choice.fits[0] if choice.fits and wish.model != "small" else None
+    start = (sample.start, None) if near is None else (near.alignment, near.trajectory.momenta[0])
+    fit, settled = solve.solve_observed(observed, choice.kernel, sample.trend, start[0], wish.model, start[1])
+    posterior = posterior_from_fit(fit, aligned.origin, wish.model)
+    value = gauss_newton_evidence(posterior.linear, fit.energy)
+    remarks = tuple(_fit_remarks(pairs, wish, aligned.open_directions, choice, fit, settled))
+    noise = np.asarray(fit.noise) * weights[:, None, None]
+    return _Fitted(fit, to_numpy(posterior), choice, noise, weights, float(value), remarks)
 
 
-def solve_observed(
-    observed: LandmarkObservations,
-    kernel: AbstractKernel,
-    free: trend.Trend,
-    start: trend.Alignment,
-    model: str,
-    momenta: np.ndarray | None = None,
-) -> tuple[solve.Fit, bool]:
-    """Solve; where the moving landmarks are uncertain too, refresh the noise that the map carries over, and repeat.
+def _choose(sample: Sample, wish: _Wish, *, given_noise: bool) -> Choice:
+    """The parameters that are not given, by the evidence; of several families that with the largest."""
+    choices = []
+    for family in wish.families:
+        dials = Dials(family, given=wish.kernel, noise="noise factor" if given_noise else "noise")
+        search = search_for([sample], dials, wish.held, given_noise=given_noise)
+        choices.append(choose([sample], dials, search, wish.model))
+    return max(choices, key=lambda choice: choice.evidence) if len(choices) > 1 else choices[0]
 
-    Also says whether the noise settled. The small-deformation model carries it with the alignment alone, to its order.
-    Where momenta are given, the search starts with them: from a fit of similar landmarks, say.
+
+def _fit_robustly(pairs: Pairs, noises: _Noises, wish: _Wish) -> _Fitted:
+    """Student's t by reweighting: in the small-deformation model first, which is quick and cannot fail.
+
+    Parameters are chosen again with every change of the weights in the former, once in the latter.
     """
-    alignment = start
-    noise = np.asarray(observed.noise(np.broadcast_to(start.matrix, observed.fixed_noise.shape)))
-    for _ in range(REFRESH_ROUNDS):
-        problem = Problem(kernel, observed.moving, observed.fixed, noise, free)
-        fit = solve.solve_small(problem, alignment) if model == "small" else solve.solve(problem, alignment, momenta)
-        jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)
-        carried = np.asarray(observed.noise(jacobians))
-        change, size = (np.abs(part).max(axis=(1, 2)) for part in (carried - noise, noise))
-        if np.all(change <= 1e-6 * size):
-            return fit, True
-        noise, alignment, momenta = carried, fit.alignment, fit.trajectory.momenta[0]
-    return fit, False
+    weights = first_weights(wish.align, pairs.moving.points, pairs.fixed.points)
+    weights = _reweighted(pairs, noises, dataclasses.replace(wish, model="small"), weights)
+    first = _fit(pairs, noises, wish, weights)
+    held = dataclasses.replace(wish, kernel=first.choice.kernel, scale_noise=False)
+    known = _Noises(first.noise, np.zeros_like(first.noise), known=True)
+    weights = _reweighted(pairs, known, held, weights)
+    last = _fit(pairs, known, held, weights)
+    remarks = (*(r for r in first.remarks if r not in last.remarks), *last.remarks, *_weight_remarks(pairs, weights))
+    return dataclasses.replace(last, choice=first.choice, remarks=remarks)
+
+
+def _reweighted(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray) -> np.ndarray:
+    """Fit and weigh again, until the weights settle."""
+    for _ in range(REWEIGHTINGS):
+        fitted = _fit(pairs, noises, wish, weights)
+        arrived = fitted.posterior.predict(pairs.moving.points)
+        updated = student_weights(pairs.fixed.points - arrived.mean, arrived.covariance, fitted.noise)
+        settled = np.abs(updated - weights).max() < SETTLED_WEIGHT
+        weights = updated
+        if settled:
+            break
+    return weights
+
+
+def _spread_out(values: np.ndarray, used: np.ndarray, n: int, absent: float = np.inf) -> np.ndarray:
+    """One entry per landmark, those that are not used included."""
+    full = np.full((n, *values.shape[1:]), absent)
+    full[used] = values
+    return full
 
 
 # ------------------------------------------------------------------------------------------------- checks at the border
@@ -205,43 +279,58 @@ def _as_landmarks(points: Landmarks | ArrayLike) -> Landmarks:
     return points if isinstance(points, Landmarks) else Landmarks(points)
 
 
+def _with_prior(
+    prior: Prior, pairs: Pairs, kernel: Any, noise: Any, length_scale: float | None, amplitude: float | None
+) -> tuple[AbstractKernel, Pairs]:
+    """The prior's kernel, and the pairs with its noise unless one is given."""
+    if not isinstance(prior, Prior):
+        raise ArgumentError(f"prior: expected what learn_prior or read_prior gives, found {prior!r:.80}")
+    for name, value in (("kernel", kernel), ("length_scale", length_scale), ("amplitude", amplitude)):
+        if value is not None:
+            raise ArgumentError(f"{name}: the prior has its own; give one of the two")
+    if noise is not None:
+        return prior.kernel, pairs
+    moving, fixed = prior.with_noise(pairs.moving, pairs.fixed)
+    return prior.kernel, dataclasses.replace(pairs, moving=moving, fixed=fixed)
+
+
 def _check_kernel(
     kernel: AbstractKernel | type[AbstractProfile] | str | None,
-) -> tuple[type[AbstractProfile], AbstractKernel | None]:
-    """The family to choose from and the kernel that was given, if one was."""
+) -> tuple[tuple[type[AbstractProfile], ...], AbstractKernel | None]:
+    """The families to choose from and the kernel that was given, if one was."""
     if kernel is None or isinstance(kernel, AbstractKernel):
-        return Gaussian, kernel
+        return (Gaussian,), kernel
     if isinstance(kernel, str):
         named = {**FAMILIES, **{cls.__name__.lower(): cls for cls in FAMILIES.values()}}
         if kernel.lower() in named:
-            return named[kernel.lower()], None
+            return (named[kernel.lower()],), None
+        if kernel.lower() == BEST:
+            return tuple(FAMILIES.values()), None
     if isinstance(kernel, type) and kernel in FAMILIES.values():
-        return kernel, None
-    raise ArgumentError(f"kernel: expected a kernel, or one of {', '.join(FAMILIES)}, found {kernel!r}")
+        return (kernel,), None
+    raise ArgumentError(f"kernel: expected a kernel, or one of {', '.join(FAMILIES)}, {BEST}; found {kernel!r}")
 
 
-def _check_held(
-    kernel: AbstractKernel | None, length_scale: float | None, amplitude: float | None
-) -> tuple[float | None, float | None]:
+def _check_held(kernel: AbstractKernel | None, length_scale: float | None, amplitude: float | None) -> Held:
     """The kernel's parameters that are not to be chosen."""
     for name, value in (("length_scale", length_scale), ("amplitude", amplitude)):
         if value is not None and kernel is not None:
             raise ArgumentError(f"{name}: the kernel that is given has its own; give a family such as 'matern52'")
         if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < np.inf):
             raise ArgumentError(f"{name}: expected a positive number (mm), found {value!r}")
-    return length_scale, amplitude
+    return Held(length_scale, amplitude)
 
 
-def _check_noise(pairs: Pairs, noise: ArrayLike | None) -> tuple[tuple[np.ndarray, np.ndarray] | None, np.ndarray]:
-    """Covariances on the fixed and on the moving side (None: to be estimated), and the rows that are used."""
+def _check_noise(pairs: Pairs, noise: ArrayLike | None) -> tuple[_Noises, np.ndarray]:
+    """The noise of both sides, and the rows that are used."""
     n, d = pairs.fixed.points.shape
     everything, zero = np.arange(n), np.zeros((n, d, d))
     if noise is None:
         sides = (pairs.fixed.covariances, pairs.moving.covariances)
         if all(side is None for side in sides):
-            return None, everything
+            return _Noises(zero + np.eye(d), zero, known=False), everything
         fixed, moving = (zero if side is None else side for side in sides)
-        return (fixed, moving), everything
+        return _Noises(fixed, moving, known=True), everything
     array = as_floats(noise, "noise")
     if array.ndim == 3:
         outside = np.isinf(array.diagonal(axis1=1, axis2=2)).all(axis=1)  # infinite in every direction: left out
@@ -254,7 +343,7 @@ def _check_noise(pairs: Pairs, noise: ArrayLike | None) -> tuple[tuple[np.ndarra
         fixed = sds[used, None, None] ** 2 * np.eye(d)
     if not used.size:
         raise LandmarkError("noise: every landmark is left out (infinite noise)")
-    return (fixed, zero[used]), used
+    return _Noises(fixed, zero[used], known=True), used
 
 
 def _check_sds(pairs: Pairs, sds: np.ndarray) -> np.ndarray:
@@ -300,23 +389,30 @@ def _pairing_remarks(pairs: Pairs, active: Pairs, used: np.ndarray) -> Iterator[
 
 
 def _fit_remarks(
-    pairs: Pairs, align: str, open_directions: int, choice: evidence.Choice, fit: solve.Fit, settled: bool
+    pairs: Pairs, wish: _Wish, open_directions: int, choice: Choice, fit: solve.Fit, settled: bool
 ) -> Iterator[str]:
-    n = len(pairs.moving)
+    n, names = len(pairs.moving), [one.name for one in choice.undecided]
     if n == 1:
-        guessed = f" (with a guessed {', '.join(choice.undecided)})" if choice.undecided else ""
+        guessed = f" (with a guessed {', '.join(names)})" if names else ""
         yield (
             f"a single landmark determines a translation only; everything else is the prior{guessed}, "
             "and an unknown rotation is not in the uncertainty"
         )
     if open_directions and n > 1:
         yield (
-            f"the landmarks are collinear, coplanar or too few: {open_directions} of the directions of the {align} "
-            "alignment are not determined by them and were not fitted; their uncertainty is not in the posterior, "
-            "which is too sure away from the landmarks' line or plane"
+            f"the landmarks are collinear, coplanar or too few: {open_directions} of the directions of the "
+            f"{wish.align} alignment are not determined by them and were not fitted; their uncertainty is not in the "
+            "posterior, which is too sure away from the landmarks' line or plane"
         )
     if choice.undecided and n > 1:
-        yield f"the landmarks do not determine the {', '.join(choice.undecided)}: the value used is a limit or a guess"
+        yield f"the landmarks do not determine the {'; the '.join(_told(one) for one in choice.undecided)}"
+    if not choice.followed:
+        yield "the parameters are those of the small-deformation model: no flow could be fitted with them"
+    if steepness(fit.kernel) > TOO_SURE and wish.model != "small":
+        yield (
+            f"the prior's amplitude is {steepness(fit.kernel):.2g} of its length scale: beyond {TOO_SURE:g} the "
+            "uncertainty, a linearisation, is too small (docs/uncertainty.md)"
+        )
     if np.linalg.det(fit.alignment.matrix) < 0:
         yield "suspect: the alignment is a mirror image, so the whole map turns space inside out; check left and right"
     if not fit.converged:
@@ -325,6 +421,20 @@ def _fit_remarks(
         yield "the noise of the moving landmarks, carried over by the map, did not settle; raise it or the length scale"
     if fit.trajectory.drift > shooting.MAX_DRIFT:
         yield f"the energy drifts by {float(fit.trajectory.drift):.0e} along the flow even with the finest time steps"
+
+
+def _told(one: Chosen) -> str:
+    """A parameter that was not told, with what was used instead."""
+    unit = "" if one.name == "noise factor" else " mm"
+    if np.isfinite(one.high):
+        return f"{one.name} ({one.value:.3g}{unit} was used; {one.low:.3g} to {one.high:.3g} would do about as well)"
+    return f"{one.name} ({one.value:.3g}{unit} was used, a guess)"
+
+
+def _weight_remarks(pairs: Pairs, weights: np.ndarray) -> Iterator[str]:
+    light = [f"{pairs.labels[i]} ({weights[i]:.2f})" for i in np.argsort(weights) if weights[i] < LIGHT]
+    if light:
+        yield f"robust: these landmarks weigh less than {LIGHT:g} of the others: {', '.join(light)}"
 
 
 def _summary_lines(reg: Registration) -> Iterator[str]:
@@ -348,14 +458,12 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
 def _loo_lines(reg: Registration) -> Iterator[str]:
     if reg.loo is None:
         yield "  left out   not available: too few landmarks for this alignment"
-        return
-    held = scores.scores(np.asarray(reg.loo.error), np.asarray(reg.loo.chi2), np.asarray(reg.loo.covariance))
-    inside = f"{100 * held.coverage[scores.LEVELS.index(0.95)]:.0f} % inside their 95 % region"
-    yield f"  left out   each landmark predicted from the others: {held.error_mm:.3g} mm off on average, {inside}"
-    odd = scores.suspects(np.asarray(reg.loo.chi2), reg.fixed.dimension)
-    if odd.any():
-        names = ", ".join(np.array(reg.moving.labels)[reg.used][odd])
-        yield f"  suspects   {names}: too far from what the others say; swapped or mislabelled?"
+    else:
+        held = scores.scores(np.asarray(reg.loo.error), np.asarray(reg.loo.chi2), np.asarray(reg.loo.covariance))
+        inside = f"{100 * held.coverage[scores.LEVELS.index(0.95)]:.0f} % inside their 95 % region"
+        yield f"  left out   each landmark predicted from the others: {held.error_mm:.3g} mm off on average, {inside}"
+    for line in reg.suspicion.lines([reg.moving.labels[i] for i in np.flatnonzero(reg.used)]):
+        yield f"  suspects   {line}"
 
 
 def _distances(reg: Registration) -> tuple[float, float]:

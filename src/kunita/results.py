@@ -12,7 +12,6 @@ from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks
 from kunita.errors import FileError, InverseError
 from kunita.figures.overview import overview
-from kunita.gaussians import GaussianPoints
 from kunita.io.bids import BidsNames, dataset_description, sidecar
 from kunita.io.geometry_files.files import beside, is_geometry, write_geometry
 from kunita.io.image_files.files import read_image
@@ -22,6 +21,7 @@ from kunita.io.registration_files import save
 from kunita.io.result_folder import RECORD, SHARED, SUMMARY
 from kunita.io.slicer_script import slicer_script
 from kunita.io.summary_files import summary_document, write_json, write_landmark_rows
+from kunita.io.target_files import write_targets
 from kunita.io.transform_files import write_transform
 from kunita.io.writing import complete
 from kunita.outputs import labels as label_maps
@@ -29,11 +29,13 @@ from kunita.outputs.carry import carry_geometry, carry_landmarks
 from kunita.outputs.dense import Progress, slabs
 from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows, landmark_rows, summary
+from kunita.outputs.targets import describe_targets, extrapolation_remarks, remoteness
 from kunita.outputs.transforms import forward_transform, inverse_transform
 from kunita.registration import Registration
 
 SCALARS = ("fc", "std", "radius", "jacobian")
 SCRIPT = "load_in_slicer.py"
+TARGETS = "targets.csv"
 
 PICTURE_CHANNELS = (1, 3, 4)
 """Numbers per pixel that a TIFF file can have: one label each."""
@@ -100,7 +102,7 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
         names += ["overview.png"] if request.figure else []
     if request.targets_file:
         target = _target_name(request.targets_file, dimension)
-        names += [target, *(beside(Path(target)) if is_geometry(request.targets_file) else ())]
+        names += [target, *(beside(Path(target)) if is_geometry(request.targets_file) else (TARGETS,))]
     return (*names, *(SHARED if request.bids else ()))
 
 
@@ -118,7 +120,8 @@ def write_results(
             remarks += _write_maps(found, request, images, rows, folder, tell)
         except InverseError as error:
             remarks += (f"no maps on the fixed grid: {error}",)
-    targets = _write_targets(reg, request, folder) if request.targets_file else ()
+    targets, doubts = _write_targets(reg, request, folder) if request.targets_file else ((), ())
+    remarks += doubts
     document = summary_document(summary(reg, rows, found, targets, remarks), **_provenance(request, images))
     _write_last(request, folder, place, document)
     return document
@@ -178,21 +181,33 @@ def _write_labels(found: Maps, labels: Image, path: Path, progress: Progress) ->
     return (f"{path.name}: one channel per label, in the order {order}",) if several else ()
 
 
-def _write_targets(reg: Registration, request: Request, folder: Path) -> tuple[Any, ...]:
-    """The user's points of the moving space in fixed space, and what the summary says of them."""
+def _write_targets(reg: Registration, request: Request, folder: Path) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """The user's points of the moving space in fixed space; what the summary says of them, and what it warns of."""
     assert request.targets_file is not None
     name, points = _target_name(request.targets_file, reg.fixed.dimension), request.targets
     if isinstance(points, Mesh | Streamlines):
-        moved, values = carry_geometry(reg, points)
-        write_geometry(folder / name, moved, values)
-        middle, most = (float(f(values.radius)) for f in (np.median, np.max))
-        return ({"file": name, "n": len(moved.points), "median_radius95_mm": middle, "max_radius95_mm": most},)
+        return _write_geometry(reg, points, folder / name)
     assert points is not None
-    carried = carry_landmarks(reg, points)
-    arrived = GaussianPoints(carried.points, carried.covariances)
-    write_landmarks(folder / name, carried)
-    rows = zip(carried.labels, carried.points, arrived.std, arrived.radius(0.95), strict=True)
-    return tuple({"name": n, "position": x, "std_mm": float(s), "radius95_mm": float(r)} for n, x, s, r in rows)
+    targets = describe_targets(reg, points)
+    write_targets(folder / TARGETS, targets)
+    if name != TARGETS:
+        write_landmarks(folder / name, carry_landmarks(reg, points))
+    entries = ({**dataclasses.asdict(target), "inside_hull": target.inside_hull} for target in targets)
+    return tuple(entries), tuple(extrapolation_remarks(targets))
+
+
+def _write_geometry(
+    reg: Registration, geometry: Mesh | Streamlines, path: Path
+) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """The same for a mesh or streamlines, whose vertices have no names."""
+    moved, values = carry_geometry(reg, geometry)
+    write_geometry(path, moved, values)
+    middle, most = (float(f(values.radius)) for f in (np.median, np.max))
+    share = float(np.mean(remoteness(reg, geometry.points).extrapolates))
+    entry = {"file": path.name, "n": len(moved.points), "median_radius95_mm": middle, "max_radius95_mm": most,
+             "extrapolating": share}  # fmt: skip
+    far = f"{path.name}: {100 * share:.0f} % of the vertices are extrapolations, whose uncertainty rests on the prior"
+    return (entry,), (far,) if share > 0 else ()
 
 
 def _write_last(request: Request, folder: Path, place: Path, document: Any) -> None:

@@ -20,8 +20,13 @@ OPTIONS = {
         "--moving-image", "--fixed-image", "--labels", "--targets", "--moving-frame", "--fixed-frame", "--volumes",
         "--nrrd", "--nifti-xfm", "--bids", "--no-report", "--overwrite", "gaussian", "matern32", "matern52", "matern72",
         "rational", "none", "translation", "rigid", "similarity", "affine", "endpoint", "pathwise", "small", "RAS",
-        "LPS", "IMAGE", *READING, *TALKING,
+        "LPS", "IMAGE", "--prior", "--robust", "--scale-noise", "best", *READING, *TALKING,
     ),
+    "tune": ("CASES.tsv", "--out", "--kernel", "--scales", "--align", "--overwrite", *TALKING),
+    "loo": (
+        "CASES.tsv", "--out", "--length-scales", "--prior", "--workers", "--fast", "--seed", "--overwrite", *TALKING,
+    ),
+    "suggest": ("DIR", "--inside", "--label", "--noise", "--out", "--figure", "--spacing", "--overwrite", *TALKING),
     "predict": ("DIR", "POINTS", "--out", "--inverse", "--overwrite", *READING, *TALKING),
     "warp": ("DIR", "IMAGE", "--out", "--reference", "--nearest", "--inverse", "--overwrite", *TALKING),
     "uncertainty": (

@@ -11,7 +11,9 @@ import pytest
 
 import kunita
 from cli.cases import GRID, KERNEL, NAMES, SHAPE, contents, images, kunita_command, landmarks, write_flat_case
+from kunita.data.geometry import Mesh, cells_of
 from kunita.errors import ExitStatus, Outcome
+from kunita.io.geometry_files.files import write_geometry
 
 DATA = pathlib.Path(os.environ.get("KUNITA_DATA", "absent"))
 
@@ -20,16 +22,17 @@ FILES = {
     "forward_xfm.h5", "inverse_xfm.h5", "forward_xfm.nrrd", "inverse_xfm.nrrd", "forward_xfm.nii.gz",
     "inverse_xfm.nii.gz", "warped.nii.gz", "uncertainty_fc.nii.gz", "uncertainty_std.nii.gz",
     "uncertainty_radius.nii.gz", "uncertainty_cov.nii.gz", "jacobian.nii.gz", "labels_probability.nii.gz",
-    "targets.mrk.json",
+    "targets.mrk.json", "targets.csv",
 }  # fmt: skip
 SUMMARY = {
     "version", "model", "kernel", "noise_mm", "align", "pairing", "n_landmarks", "initial_error_mm", "residual_mm",
-    "loo", "evidence", "energy", "converged", "iterations", "min_jacobian", "suspects", "targets", "warnings",
-    "seconds",
+    "fle_mm", "fre_mm", "loo", "evidence", "energy", "converged", "iterations", "min_jacobian", "suspects", "targets",
+    "warnings", "seconds",
 }  # fmt: skip
 COLUMNS = [
     "name", *(f"{side}_{axis}" for side in ("moving", "fixed", "predicted") for axis in "xyz"),
     "cov_xx", "cov_xy", "cov_xz", "cov_yy", "cov_yz", "cov_zz", "residual", "loo_error", "loo_chi2", "suspect",
+    "suspicion",
 ]  # fmt: skip
 
 
@@ -78,6 +81,53 @@ def test_targets_in_the_summary_are_the_posterior_s_own(result, case):
     np.testing.assert_allclose([target["position"] for target in targets], found.mean, atol=1e-9)
     np.testing.assert_allclose([target["radius95_mm"] for target in targets], found.radius(0.95), rtol=1e-9)
     np.testing.assert_allclose(kunita.read_landmarks(result / "targets.mrk.json").points, found.mean, atol=1e-5)
+
+
+def test_targets_are_described_in_the_words_of_the_field_in_the_summary_and_in_a_table(result, case):
+    """FLE and FRE are root mean squares over the landmarks, the predicted TRE of a target is √(tr C)."""
+    summary, reg = json.loads((result / "summary.json").read_text()), kunita.load(result / "registration.h5")
+    targets, points = summary["targets"], kunita.read_landmarks(case / "targets.csv").points
+    assert summary["fle_mm"] == pytest.approx(np.sqrt(3) * 0.7)
+    residuals = reg.fixed.points - reg.posterior.predict(reg.moving.points).mean
+    assert summary["fre_mm"] == pytest.approx(np.sqrt(np.mean(np.sum(residuals**2, axis=1))))
+    covariances = reg.posterior.predict(points).covariance
+    np.testing.assert_allclose([t["covariance"] for t in targets], covariances, rtol=1e-9)
+    np.testing.assert_allclose([t["tre_mm"] ** 2 for t in targets], np.trace(covariances, axis1=1, axis2=2))
+    assert [t["nearest_mm"] for t in targets] == pytest.approx([np.sqrt(12.0)] * 3)  # each is 2 mm off in x, y and z
+    assert [t["nearest"] for t in targets] == list(NAMES[:3])
+    assert [t["in_sigma"] for t in targets] == pytest.approx([np.sqrt(12.0) / 25] * 3)
+    assert {(t["inside_hull"], t["extrapolates"]) for t in targets} <= {(True, False), (False, False)}
+    first, rows = read_rows(result / "targets.csv")
+    assert "CoordinateSystem = RAS" in first
+    assert [row["name"] for row in rows] == ["a", "b", "c"]
+    np.testing.assert_allclose(columns(rows, "tre_mm")[:, 0], [t["tre_mm"] for t in targets])
+    again = kunita.read_landmarks(result / "targets.csv")  # and it is a file of landmarks
+    np.testing.assert_array_equal(again.points, [t["position"] for t in targets])
+
+
+def test_the_console_shows_targets_and_that_a_small_residual_is_no_promise(case, tmp_path):
+    far = kunita.Landmarks([[0.0, 60.0, 0.0], [0.0, 60.0, 300.0]], ["near", "far"])
+    kunita.write_landmarks(tmp_path / "targets.csv", far)
+    more = (*images(case), "--targets", tmp_path / "targets.csv")
+    ended = kunita_command("register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *more)
+    shown = {line.split()[0]: line for line in ended.out.splitlines() if "length scales" in line}
+    assert "extrapolates" in shown["far"]
+    assert "extrapolates" not in shown["near"]
+    assert "a small FRE says little about the TRE" in ended.out
+    assert "target 'far' is an extrapolation" in ended.err
+    assert (
+        "target 'far' is an extrapolation" in json.loads((tmp_path / "r" / "summary.json").read_text())["warnings"][0]
+    )
+
+
+def test_a_mesh_says_how_much_of_it_is_extrapolated(case, tmp_path):
+    points = np.concatenate([landmarks()[0].points[:3], landmarks()[0].points[:1] + 500.0])
+    write_geometry(tmp_path / "mesh.vtk", Mesh(points, faces=cells_of(np.array([[0, 1, 2], [1, 2, 3]]))))
+    more = (*images(case), "--targets", tmp_path / "mesh.vtk")
+    ended = kunita_command("register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *more, "--json")
+    (target,) = json.loads(ended.out)["targets"]
+    assert (target["n"], target["extrapolating"]) == (4, 0.25)
+    assert "25 % of the vertices are extrapolations" in ended.err
 
 
 def test_landmark_rows_have_the_promised_columns_state_their_frame_and_hold_the_posterior(result):

@@ -63,16 +63,26 @@ def test_more_rows_say_no_more(both):
     np.testing.assert_allclose(more.covariance, once.covariance, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("model", ["endpoint", "small"])
 @pytest.mark.parametrize("rows", [N - 1, ROWS])
-def test_the_closed_form_is_that_of_the_posterior_whatever_the_rows(rows):
+def test_the_closed_form_is_that_of_the_posterior_whatever_the_rows(rows, model):
     moving, fixed, kernel = problem(2, True)
     moving, fixed = moving.take(range(N - 1)), fixed.take(range(N - 1))
-    expected = kunita.register(moving, fixed, kernel=kernel).posterior.leave_one_out()
-    found = closed_form(register_rows(moving, fixed, rows, kernel=kernel), moving, fixed)
+    expected = kunita.register(moving, fixed, kernel=kernel, model=model).posterior.leave_one_out()
+    found = closed_form(register_rows(moving, fixed, rows, kernel=kernel, model=model), moving, fixed)
     for i, left in enumerate(found):
         np.testing.assert_allclose(left.mean, expected.mean[i], atol=1e-5)
         np.testing.assert_allclose(left.covariance + left.noise, expected.covariance[i], rtol=1e-5, atol=1e-7)
         assert left.squared(fixed.points[i]) == pytest.approx(expected.chi2[i], rel=1e-5)
+
+
+def test_the_closed_form_of_moving_landmarks_that_are_nearly_exact_has_covariances():
+    """Where the posterior is as sure as the noise, another noise than that of the fit would leave less than nothing."""
+    moving, fixed, kernel = problem(2, True)
+    sharp = Landmarks(moving.points, None, 1e-4 * moving.covariances)
+    for model in ("endpoint", "small"):
+        full = register_rows(sharp, Landmarks(fixed.points), ROWS, kernel=kernel, model=model)
+        assert all(np.linalg.eigvalsh(left.covariance)[0] > 0 for left in closed_form(full, sharp, fixed))
 
 
 def test_without_nonlinearity_refits_say_what_the_closed_form_says():

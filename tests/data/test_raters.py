@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import chi2, invwishart
 
 import kunita
-from kunita.data.raters import far_marks
+from kunita.data.raters import _chance, _Prior, far_marks
 from kunita.errors import ArgumentError, LandmarkError
 
 
@@ -59,6 +59,55 @@ def test_a_wild_mark_hardly_moves_the_pooled_point():
     name, rater, distance = max(far_marks(with_wild), key=lambda mark: mark[2])
     assert (name, rater) == ("8", 4)
     assert distance > 50
+
+
+def spread_out(seed, n=32, count=5, d=3):
+    """Marks of landmarks whose covariances are themselves drawn, around 1 mm², as the pooling believes."""
+    rng = np.random.default_rng(seed)
+    roots = np.linalg.cholesky(invwishart(d + 4, 3 * np.eye(d)).rvs(n, random_state=rng))
+    return raters(rng.uniform(0, 100, (n, d)), roots, count, seed + 1)
+
+
+@pytest.mark.parametrize(("count", "most"), [(2, 0.05), (3, 0.02), (5, 0.02)])
+def test_few_of_honest_marks_are_called_far(count, most):
+    """A share of 0.005, and what it costs to learn how unlike landmarks are, which two raters can hardly tell."""
+    called = sum(len(far_marks(spread_out(seed, count=count))) for seed in range(8))
+    assert called / (8 * 32 * count) < most
+
+
+def test_a_mark_ten_spreads_off_is_called_far_and_hardly_any_other():
+    found, others = 0, 0
+    for seed in range(10):
+        sets = spread_out(seed)
+        points = sets[seed % 5].points.copy()
+        points[seed] += 10 * np.array([0.6, 0.0, 0.8])
+        sets[seed % 5] = kunita.Landmarks(points)
+        called = [(name, rater) for name, rater, _ in far_marks(sets)]
+        found += (str(seed + 1), seed % 5) in called
+        others += len(called)
+    assert found >= 9
+    assert others - found < 0.02 * 10 * 159
+
+
+def test_two_raters_who_disagree_are_both_far():
+    """Of two, nobody can tell who is wrong."""
+    a, b = spread_out(3, count=2)
+    wild = b.points.copy()
+    wild[7] += 40
+    assert {("8", 0), ("8", 1)} <= {(name, rater) for name, rater, _ in far_marks([a, kunita.Landmarks(wild)])}
+
+
+def test_the_chance_of_a_mark_is_the_share_of_draws_that_lie_farther_off():
+    """By simulation: covariances given the others' scatter, then a mark and the others' mean given the covariance."""
+    rng = np.random.default_rng(0)
+    others, mark, prior = rng.normal(size=(4, 3)), np.array([2.0, -1.5, 1.0]), _Prior(np.diag([1.0, 0.5, 2.0]), 2.5)
+    centred = others - others.mean(axis=0)
+    spread = 2.5 * prior.common + centred.T @ centred
+    drawn = invwishart(2.5 + 3 + 1 + 3, spread).rvs(200_000, random_state=rng)
+    misses = np.einsum("sab,sb->sa", np.linalg.cholesky(drawn), rng.normal(size=(200_000, 3))) * np.sqrt(1 + 1 / 4)
+    size = lambda miss: np.einsum("...a,ab,...b", miss, np.linalg.inv(spread), miss)
+    share = np.mean(size(misses) > size(mark - others.mean(axis=0)))
+    assert _chance(mark, others, prior) == pytest.approx(share, abs=4 * np.sqrt(share / 200_000))
 
 
 def test_two_raters_and_even_coplanar_marks_give_a_positive_definite_covariance():

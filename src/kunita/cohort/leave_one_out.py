@@ -13,13 +13,15 @@ import numpy as np
 
 from kunita.data.cohort import Case
 from kunita.data.landmarks import Landmarks
-from kunita.errors import KunitaWarning
+from kunita.errors import KunitaWarning, LandmarkError
 from kunita.gaussians import GaussianPoints
+from kunita.inference.solve import solve_observed
+from kunita.inference.trend import determined_trend
 from kunita.kernels import AbstractKernel, Gaussian
 from kunita.observations import LandmarkObservations
 from kunita.posterior import Posterior, posterior_from_fit
 from kunita.precision import door, to_numpy
-from kunita.registration import Registration, register, solve_observed
+from kunita.registration import Registration, register
 
 STILL = Gaussian(100.0, 1e-3)
 """A prior that allows next to no deformation: what is left is the alignment alone."""
@@ -116,24 +118,32 @@ class LeftOut:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Refit:
-    """A registration without one of the landmarks.
+    """A registration without some of the landmarks.
 
     Args:
-        landmark: the row that was left out.
+        left: the rows that were left out, one or more.
         posterior: of the others.
         converged: whether the fit did, and the noise that the map carries over settled.
     """
 
-    landmark: int
+    left: tuple[int, ...]
     posterior: Posterior
     converged: bool
 
+    @property
+    def landmark(self) -> int:
+        """The row that was left out, the first where there are several."""
+        return self.left[0]
+
     def left_out(self, moving: Landmarks, fixed: Landmarks) -> LeftOut:
         """The landmark that was left out, among all of them."""
-        mine = [self.landmark]
-        found = self.posterior.predict(moving.points[mine])
-        noise = noise_in_fixed_space(self.posterior, moving.take(mine), fixed.take(mine))
-        return LeftOut(np.asarray(found.mean[0]), np.asarray(found.covariance[0]), noise[0])
+        return self.all_left_out(moving, fixed)[0]
+
+    def all_left_out(self, moving: Landmarks, fixed: Landmarks) -> tuple[LeftOut, ...]:
+        """Every landmark that was left out, each by itself: how their errors go together is not asked."""
+        found = self.posterior.predict(moving.points[list(self.left)])
+        noise = noise_in_fixed_space(self.posterior, moving.take(self.left), fixed.take(self.left))
+        return tuple(LeftOut(*each) for each in zip(found.mean, found.covariance, noise, strict=True))
 
 
 def noise_in_fixed_space(posterior: Posterior, moving: Landmarks, fixed: Landmarks) -> np.ndarray:
@@ -142,7 +152,9 @@ def noise_in_fixed_space(posterior: Posterior, moving: Landmarks, fixed: Landmar
     noise = np.zeros((n, d, d)) if fixed.covariances is None else fixed.covariances
     if moving.covariances is None:
         return noise
-    jacobians = np.asarray(posterior.jacobian(moving.points))
+    jacobians = np.broadcast_to(posterior.alignment.matrix, (n, d, d))
+    if posterior.model != "small":  # which carries noise with the alignment alone, to its order
+        jacobians = np.asarray(posterior.jacobian(moving.points))
     return noise + jacobians @ moving.covariances @ jacobians.swapaxes(1, 2)
 
 
@@ -157,12 +169,21 @@ def refits(full: Registration, moving: Landmarks, fixed: Landmarks) -> Iterator[
         yield refit_without(full, moving, fixed, i)
 
 
-@door
 def refit_without(full: Registration, moving: Landmarks, fixed: Landmarks, i: int) -> Refit:
     """Fit all landmarks but one, in as many rows as before, from where the full fit ended."""
+    return refit_without_all(full, moving, fixed, (i,))
+
+
+@door
+def refit_without_all(
+    full: Registration, moving: Landmarks, fixed: Landmarks, left: Sequence[int] | np.ndarray
+) -> Refit:
+    """Fit all landmarks but these, in as many rows as before, from where the full fit ended."""
     n, origin = len(moving), full.posterior.origin
+    kept = np.setdiff1d(np.arange(n), left)
+    _refuse_undetermined(full, moving, kept)
     listed = Rows.of(np.arange(n), len(full.moving))
-    rows = Rows.of(np.delete(np.arange(n), i), len(full.moving))
+    rows = Rows.of(kept, len(full.moving))
     momenta = rows.split(listed.collected(np.asarray(full.posterior.trajectory.momenta[0]), n))
     observed = LandmarkObservations(
         moving.points[rows.which], fixed.points[rows.which] - origin, rows.covariances(fixed), rows.covariances(moving)
@@ -170,7 +191,20 @@ def refit_without(full: Registration, moving: Landmarks, fixed: Landmarks, i: in
     found = full.posterior
     fit, settled = solve_observed(observed, full.kernel, found.trend, found.alignment, full.model, momenta)
     posterior = to_numpy(posterior_from_fit(fit, origin, full.model))
-    return Refit(i, posterior, bool(fit.converged and settled))
+    return Refit(tuple(int(i) for i in left), posterior, bool(fit.converged and settled))
+
+
+def _refuse_undetermined(full: Registration, moving: Landmarks, kept: np.ndarray) -> None:
+    """Refuse to fit landmarks that no longer determine the alignment: every number would be rounding."""
+    aligned = np.asarray(full.posterior.alignment(moving.points))
+    _, before = determined_trend(full.align, aligned - aligned.mean(axis=0))
+    _, after = determined_trend(full.align, aligned[kept] - aligned[kept].mean(axis=0))
+    if after > before:
+        names = ", ".join(label for i, label in enumerate(moving.labels) if i not in kept)
+        raise LandmarkError(
+            f"without {names} the {len(kept)} other landmarks do not determine the {full.align} alignment; "
+            "choose a simpler one, or add landmarks"
+        )
 
 
 def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray) -> GaussianPoints:
@@ -185,8 +219,13 @@ def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray
 
 
 def closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> tuple[LeftOut, ...]:
-    """Leave-one-out of a registration without refits, to first order, whatever its rows."""
-    noise = noise_in_fixed_space(full.posterior, moving, fixed)
+    """Leave-one-out of a registration without refits, to first order, whatever its rows.
+
+    With the noise that the fit itself used: any other, however near, can be less than the posterior's own covariance.
+    """
+    n = len(moving)
+    copies = Rows.of(np.arange(n), len(full.moving)).copies[:n]
+    noise = np.asarray(full.posterior.noise)[:n] / copies[:, None, None]
     found = cavity(full.posterior.predict(moving.points), fixed.points, noise)
     return tuple(LeftOut(*each) for each in zip(found.mean, found.covariance, noise, strict=True))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import multigammaln
 from scipy.stats import chi2
+from scipy.stats import f as fisher
 
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, LandmarkError
@@ -19,6 +20,9 @@ TRUSTED = 0.99
 
 LEAST_SCALE = 0.1
 """A landmark's variance, for telling far marks, is at least this fraction of the common: three marks may coincide."""
+
+FAR = 0.005
+"""A mark is far if one so far from the others' is expected of fewer than this fraction of all marks."""
 
 ROUNDS = 50
 PRIOR_RATERS = np.geomspace(0.05, 1000.0, 40)
@@ -63,16 +67,33 @@ def doubts(raters: Sequence[Landmarks], titles: Sequence[str]) -> Iterator[str]:
 
 
 def far_marks(raters: Sequence[Landmarks]) -> list[tuple[str, int, float]]:
-    """The marks that were given less weight: landmark, rater (from 0), distance to the pooled point, mm."""
+    """The marks too far from where the others put the landmark: its name, rater (from 0), distance to their mean, mm.
+
+    Nothing is dropped for it: `pool_raters` gives marks that are far less weight in any case.
+    """
     marks = _collect(raters)
     pooled = _pool(marks)
-    return [
-        (name, int(who[r]), float(np.linalg.norm(x[r] - mean)))
-        for name, who, x, mean, w in zip(
-            marks.names, marks.raters, marks.points, pooled.means, pooled.weights, strict=True
-        )
-        for r in np.flatnonzero(w < 1)
-    ]
+    found = []
+    for i, (name, who, x) in enumerate(zip(marks.names, marks.raters, marks.points, strict=True)):
+        prior = pooled.prior_without(i)
+        for r, mark in enumerate(x if len(x) > 1 else ()):
+            others = np.delete(x, r, axis=0)
+            if _chance(mark, others, prior) < FAR:
+                found.append((name, int(who[r]), float(np.linalg.norm(mark - others.mean(axis=0)))))
+    return found
+
+
+def _chance(mark: np.ndarray, others: np.ndarray, prior: "_Prior") -> float:
+    """Of a mark at least so far from those of the k others, if all raters are alike.
+
+    The mark itself has no say in how wide the spread is: Σᵢ given the scatter S of the others is inverse Wishart around
+    mΣ₀ + S, so what the mark misses their mean by is Student's t, and its square Fisher's F.
+    """
+    k, d = others.shape
+    miss, freedom = mark - others.mean(axis=0), prior.strength + k + 1
+    spread = prior.strength * prior.common + _scatter(others, others.mean(axis=0), np.ones(k))
+    squared = float(miss @ np.linalg.solve(spread, miss)) * freedom / (1 + 1 / k)
+    return float(fisher.sf(squared / d, d, freedom))
 
 
 @functools.cache
@@ -91,10 +112,27 @@ class _Marks:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Prior:
+    """What all landmarks share: the covariance Σ₀ of a mark, and for how many marks it counts, m."""
+
+    common: np.ndarray
+    strength: float
+
+
+@dataclasses.dataclass(frozen=True)
 class _Pooled:
+    """Of each landmark: mean, covariance of a mark, weights of the marks, weighted scatter and its freedom."""
+
     means: np.ndarray
     covariances: np.ndarray
     weights: tuple[np.ndarray, ...]
+    scatters: np.ndarray
+    freedom: np.ndarray
+
+    def prior_without(self, i: int) -> _Prior:
+        """What the other landmarks teach, so that a wild mark does not excuse itself; all, if the others are none."""
+        scatters, freedom = np.delete(self.scatters, i, axis=0), np.delete(self.freedom, i)
+        return _learned(scatters, freedom) if freedom.sum() > 0 else _learned(self.scatters, self.freedom)
 
 
 def _collect(raters: Sequence[Any]) -> _Marks:
@@ -131,12 +169,13 @@ def _pool(marks: _Marks) -> _Pooled:
         weights = tuple(_weights(x, mean, common) for x, mean in zip(marks.points, means, strict=True))
         updated = np.array([w @ x / w.sum() for x, w in zip(marks.points, weights, strict=True)])
         scatters = np.array([_scatter(x, m, w) for x, m, w in zip(marks.points, updated, weights, strict=True)])
-        covariances = _shrunk(scatters, np.array([w.sum() - 1 for w in weights]).clip(0))
+        freedom = np.array([w.sum() - 1 for w in weights]).clip(0)
+        covariances = _shrunk(scatters, freedom, _learned(scatters, freedom))
         settled = np.allclose(updated, means, rtol=0, atol=1e-4 * np.sqrt(np.trace(common)))
         means = updated
         if settled:
             break
-    return _Pooled(means, covariances, weights)
+    return _Pooled(means, covariances, weights, scatters, freedom)
 
 
 def _common_start(marks: _Marks, means: np.ndarray) -> np.ndarray:
@@ -162,19 +201,24 @@ def _scatter(x: np.ndarray, mean: np.ndarray, weights: np.ndarray) -> np.ndarray
     return (x - mean).T @ (weights[:, None] * (x - mean))
 
 
-def _shrunk(scatters: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """E[Σᵢ | Sᵢ] = (mΣ₀ + Sᵢ)/(m + kᵢ)."""
+def _learned(scatters: np.ndarray, freedom: np.ndarray) -> _Prior:
+    """Σ₀ from all scatters together, a little rounded so that it is never singular; m by the marginal likelihood."""
     d = scatters.shape[1]
     total, k = scatters.sum(axis=0), freedom.sum()
     isotropic = np.trace(total) / d * np.eye(d) / k
     common = (total + d * isotropic) / (k + d)
-    m = max(PRIOR_RATERS, key=lambda m: _log_marginal(m, common, scatters, freedom))
-    return (m * common + scatters) / (m + freedom)[:, None, None]
+    return _Prior(common, float(PRIOR_RATERS[np.argmax(_log_marginal(PRIOR_RATERS, common, scatters, freedom))]))
 
 
-def _log_marginal(m: float, common: np.ndarray, scatters: np.ndarray, freedom: np.ndarray) -> float:
-    """Log p(S | m): scatters are Wishart given Σᵢ, which are inverse Wishart of mean Σ₀ and ν = m + d + 1."""
+def _shrunk(scatters: np.ndarray, freedom: np.ndarray, prior: _Prior) -> np.ndarray:
+    """E[Σᵢ | Sᵢ] = (mΣ₀ + Sᵢ)/(m + kᵢ)."""
+    m = prior.strength
+    return (m * prior.common + scatters) / (m + freedom)[:, None, None]
+
+
+def _log_marginal(m: np.ndarray, common: np.ndarray, scatters: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    """Log p(S | m) for each m: scatters are Wishart given Σᵢ, these inverse Wishart of mean Σ₀ and ν = m + d + 1."""
     d = len(common)
-    nu, psi = m + d + 1, m * common
+    nu, psi = m[:, None] + d + 1, m[:, None, None, None] * common
     inside = nu * np.linalg.slogdet(psi)[1] - (nu + freedom) * np.linalg.slogdet(psi + scatters)[1]
-    return float(np.sum(inside / 2 + multigammaln((nu + freedom) / 2, d) - multigammaln(nu / 2, d)))
+    return np.sum(inside / 2 + multigammaln((nu + freedom) / 2, d) - multigammaln(nu / 2, d), axis=1)

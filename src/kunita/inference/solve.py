@@ -31,6 +31,7 @@ from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, look,
 from kunita.inference.trend import Alignment, Trend
 from kunita.inference.trust_region import trust_region
 from kunita.kernels import AbstractKernel
+from kunita.observations import LandmarkObservations
 from kunita.precision import Array, Scalar, compiled
 
 TOLERANCE = 1e-6
@@ -51,6 +52,9 @@ MAX_ITERATIONS = 60
 
 MAX_TOTAL = 400
 """Of all together: then no further level is tried."""
+
+REFRESH_ROUNDS = 20
+"""Of the noise that the map carries over from moving landmarks."""
 
 Method = Callable[[Problem, State, float], Iterator[State]]
 
@@ -106,22 +110,27 @@ class Fit:
         return len(self.history)
 
 
-def solve(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] | None = None) -> Fit:
+def solve(
+    problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] | None = None, *, roughly: bool = False
+) -> Fit:
     """The most probable flow, from a first alignment and zero momenta (or those of a similar problem).
 
     If full Gauss–Newton steps from there converge, the problem is nearly linear and that is the answer. Otherwise the
-    noise is raised and lowered again level by level, each level starting where the last one ended.
+    noise is raised and lowered again level by level, each level starting where the last one ended. `roughly` ends
+    where the search does: good enough for the energy, which is flat there, not for an answer.
     """
     times = numerics.time_grid(shooting.DEFAULT_STEPS)
     momenta = np.zeros(problem.targets.shape) if momenta is None else momenta
     start = look(problem, alignment, momenta, no_step(problem), times)
     sd, log = problem.noise_sd, Log()
     rounding = ROUNDING * float(np.ptp(np.asarray(problem.targets), axis=0).max())
-    near, tolerance = NEAR * sd + rounding, TOLERANCE * min(1.0, sd) + rounding
+    near = NEAR * sd + rounding
+    tolerance = near if roughly else TOLERANCE * min(1.0, sd) + rounding
     state = directly(problem, start, near, SEARCH_DRIFT, log)
     if state.misfit > near:
         state = continuation(problem, start, near, log)
-    state = directly(problem, state, tolerance, shooting.MAX_DRIFT, log)
+    if not roughly:
+        state = directly(problem, state, tolerance, shooting.MAX_DRIFT, log)
     failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
     outcome = Outcome.CONVERGED if state.misfit <= tolerance else failure
     return Fit(
@@ -219,3 +228,33 @@ def regression_step(
     beta, dual = linear.dual_change(errors)
     shift = jnp.max(jnp.abs(problem.trend.basis(still.positions[0]) @ beta), initial=0.0)
     return still, errors, 0.5 * jnp.sum(errors.gap * dual), beta, shift
+
+
+def solve_observed(
+    observed: LandmarkObservations,
+    kernel: AbstractKernel,
+    free: Trend,
+    start: Alignment,
+    model: str = "endpoint",
+    momenta: np.ndarray | None = None,
+    *,
+    roughly: bool = False,
+) -> tuple[Fit, bool]:
+    """Solve; where the moving landmarks are uncertain too, refresh the noise that the map carries over, and repeat.
+
+    Also says whether the noise settled. The small-deformation model carries it with the alignment alone, to its order.
+    Where momenta are given, the search starts with them: from a fit of similar landmarks, say.
+    """
+    alignment = start
+    noise = np.asarray(observed.noise(np.broadcast_to(start.matrix, observed.fixed_noise.shape)))
+    for _ in range(REFRESH_ROUNDS):
+        problem = Problem(kernel, observed.moving, observed.fixed, noise, free)
+        small = model == "small"
+        fit = solve_small(problem, alignment) if small else solve(problem, alignment, momenta, roughly=roughly)
+        jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)
+        carried = np.asarray(observed.noise(jacobians))
+        change, size = (np.abs(part).max(axis=(1, 2)) for part in (carried - noise, noise))
+        if np.all(change <= (1e-3 if roughly else 1e-6) * size):
+            return fit, True
+        noise, alignment, momenta = carried, fit.alignment, fit.trajectory.momenta[0]
+    return fit, False

@@ -80,13 +80,15 @@ def check_kind(kind: str) -> str:
     return kind
 
 
-def determined_trend(kind: str, points: np.ndarray) -> tuple[Trend, int]:
+def determined_trend(kind: str, points: np.ndarray, weights: np.ndarray | None = None) -> tuple[Trend, int]:
     """The trend that these (aligned, centred) points determine, and how many directions they leave open.
 
     Collinear or coplanar points, or a single one, do not fix every rotation or shear: those directions are left out.
+    Points that are listed more than once weigh the less, so that the scale of the trend does not depend on it.
     """
     full = generators(kind, points.shape[1])
-    scale = float(np.sqrt(np.mean(np.sum((points - points.mean(0)) ** 2, axis=1)))) or 1.0
+    middle = np.average(points, axis=0, weights=weights)
+    scale = float(np.sqrt(np.average(np.sum((points - middle) ** 2, axis=1), weights=weights))) or 1.0
     if not len(full):
         return Trend(full, scale), 0
     extended = np.c_[points / scale, np.ones(len(points))]
@@ -141,4 +143,6 @@ def looks_mirrored(moving: np.ndarray, fixed: np.ndarray) -> bool:
         return False
     strengths = np.linalg.svd(y.T @ x / size, compute_uv=False)
     mirrored, proper = strengths.sum(), strengths.sum() - 2 * strengths[-1]
+    if strengths[-1] < UNDETERMINED:  # flat sets: a mirror is a turn
+        return False
     return bool(1 - mirrored**2 < 0.5 * (1 - proper**2))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kunita.data.cohort import Case
 from kunita.data.landmarks import Landmarks, Pairs, match
-from kunita.data.raters import doubts, pool_raters
+from kunita.data.raters import doubts, far_marks, pool_raters
 from kunita.errors import FileError, ImageError, KunitaWarning, LandmarkError
 from kunita.io.frame_check import check_inside
 from kunita.io.frames import Frame, as_frame
@@ -194,6 +194,11 @@ def _pooled(tables: list[LandmarkTable], paths: tuple[Path, ...]) -> Landmarks:
         return raters[0]
     for doubt in doubts(raters, [path.name for path in paths]):
         warnings.warn(doubt, KunitaWarning, stacklevel=2)
+    far = far_marks(raters)
+    if far:
+        name, rater, distance = max(far, key=lambda mark: mark[2])
+        worst = f"{name!r} in {paths[rater].name}, {distance:.1f} mm"
+        warnings.warn(f"{len(far)} mark(s) far from the other raters', such as {worst}", KunitaWarning, stacklevel=2)
     return pool_raters(raters)
 
 

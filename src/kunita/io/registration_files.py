@@ -18,7 +18,7 @@ from kunita import posterior, registration
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
-from kunita.inference import path_space, solve, trend
+from kunita.inference import choice, path_space, solve, trend
 from kunita.io.writing import complete
 
 FORMAT = "kunita registration"
@@ -31,6 +31,7 @@ KINDS: tuple[type, ...] = (
     Trajectory,
     posterior.Posterior,
     registration.Registration,
+    choice.Chosen,
     path_space.PathSpace,
     solve.Progress,
     trend.Alignment,
@@ -93,7 +94,13 @@ def _read(group: h5py.Group) -> Any:
     if kind not in CLASSES:
         raise FileError(f"{group.file.filename}: unknown kind of object {kind!r} at {group.name}")
     cls = CLASSES[kind]
-    return cls(**{field.name: _field(group, field.name) for field in dataclasses.fields(cls)})
+    stored = [field.name for field in dataclasses.fields(cls) if _is_stored(group, field)]
+    return cls(**{name: _field(group, name) for name in stored})
+
+
+def _is_stored(group: h5py.Group, field: dataclasses.Field) -> bool:
+    """Whether a field is to be read: files of earlier versions lack those that have a default."""
+    return field.name in group or field.name in group.attrs or field.default is dataclasses.MISSING
 
 
 def _field(group: h5py.Group, name: str) -> Any:

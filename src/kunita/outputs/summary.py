@@ -7,8 +7,10 @@ import numpy as np
 
 import kunita
 from kunita import scores
+from kunita.inference.choice import Chosen
 from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.outputs.maps import Maps
+from kunita.outputs.targets import fle_mm, fre_mm
 from kunita.posterior import LeaveOneOut
 from kunita.registration import Registration
 
@@ -24,12 +26,15 @@ class Summary:
     model: str
     kernel: Any
     noise_mm: float
+    parameters: tuple[Any, ...]
     align: str
     pairing: str
     n_landmarks: int
     dimension: int
     initial_error_mm: float
     residual_mm: float
+    fle_mm: float
+    fre_mm: float
     loo: Any
     evidence: float
     energy: float
@@ -55,21 +60,31 @@ class LandmarkRows:
     loo_errors: np.ndarray
     loo_chi2: np.ndarray
     suspect: np.ndarray
+    suspicion: tuple[str, ...]
 
 
 def landmark_rows(reg: Registration) -> LandmarkRows:
     """What became of every landmark; leave-one-out is NaN for those not used, or where there are too few."""
     predicted = reg.posterior.predict(reg.moving.points)
     loo, n = reg.loo, len(reg.moving)
-    errors, squared, suspect = np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, dtype=bool)
+    errors, squared = np.full(n, np.nan), np.full(n, np.nan)
     if loo is not None:
         errors[reg.used], squared[reg.used] = loo.error, loo.chi2
-        suspect[reg.used] = scores.suspects(np.asarray(loo.chi2), reg.fixed.dimension)
     residuals = np.linalg.norm(reg.fixed.points - predicted.mean, axis=1)
+    suspect, reasons = _suspicion(reg)
     return LandmarkRows(
         reg.moving.labels, reg.moving.points, reg.fixed.points, np.asarray(predicted.mean),
-        np.asarray(predicted.covariance), residuals, errors, squared, suspect,
+        np.asarray(predicted.covariance), residuals, errors, squared, suspect, reasons,
     )  # fmt: skip
+
+
+def _suspicion(reg: Registration) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Which landmarks are in doubt, and why; those that were not used are not."""
+    used = np.flatnonzero(reg.used)
+    suspect = np.zeros(len(reg.moving), dtype=bool)
+    suspect[used] = reg.suspicion.suspect
+    words = iter(reg.suspicion.reasons([reg.moving.labels[i] for i in used]))
+    return suspect, tuple(next(words) if is_used else "" for is_used in reg.used)
 
 
 def summary(
@@ -82,12 +97,15 @@ def summary(
         model=reg.model,
         kernel=describe(reg.kernel),
         noise_mm=reg.noise_mm,
+        parameters=tuple(parameter(one) for one in reg.chosen),
         align=reg.align,
         pairing=reg.pairing,
         n_landmarks=int(reg.used.sum()),
         dimension=reg.fixed.dimension,
         initial_error_mm=float(before[reg.used].mean()),
         residual_mm=float(rows.residuals[reg.used].mean()),
+        fle_mm=fle_mm(reg),
+        fre_mm=fre_mm(rows.residuals[reg.used]),
         loo=_loo_scores(reg.loo),
         evidence=reg.evidence,
         energy=reg.energy,
@@ -107,6 +125,11 @@ def least_jacobian(reg: Registration) -> float:
     axes = [np.linspace(a, b, PROBES) for a, b in zip(low, high, strict=True)]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
     return float(np.linalg.det(reg.posterior.jacobian(points)).min())
+
+
+def parameter(one: Chosen) -> Any:
+    """A parameter that was chosen by the evidence, as JSON: where it is, 95 %, and whether it was told at all."""
+    return {"name": one.name, "value": one.value, "low": one.low, "high": one.high, "determined": one.decided}
 
 
 def describe(kernel: AbstractKernel) -> Any:

@@ -1,0 +1,493 @@
+"""The choice of the prior's parameters: length scales, amplitudes and noise that maximise the evidence.
+
+The evidence of the diffeomorphic model needs a fit for every value. So the small-deformation model leads: its evidence
+is exact, cheap and differentiable, and its optimum is the start. What it misses, the evidence around the fitted flow
+less its own, is smooth in the parameters: it is measured there and at one step along each parameter, taken as linear,
+and the sum is maximised; again from where that leads, until nothing more is gained. One case or the sum over many.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jaxtyping import Float
+
+from kunita.inference import solve
+from kunita.inference.evidence import gauss_newton_evidence, small_evidence
+from kunita.inference.path_space import path_space_jit
+from kunita.inference.sample import Sample
+from kunita.inference.solve import Fit
+from kunita.kernels import AbstractKernel, AbstractProfile, Sum
+from kunita.numerics import simpson_weights
+from kunita.precision import Array, Scalar
+
+ENOUGH = 0.01
+"""A gain in the log evidence that is not worth another round."""
+
+ROUNDS = 6
+
+PROBE, REACH = 0.1, 1.0
+"""In the logarithm of a parameter: the step that tells how the missing part changes, and how far it is trusted."""
+
+NEAR = 0.3
+"""How far the optimum without a sample may be from that on all of them for their measurement to be shared."""
+
+LEAST_FREEDOM = 3
+"""Coordinates that the alignment does not explain: with fewer there is nothing to choose with."""
+
+TOLD = np.log(16.0)
+"""A parameter is told by the data if its 95 % interval is narrower than this factor, four times up and down."""
+
+DROP, HALVINGS = 1.92, 6
+"""Of the log evidence at the ends of a 95 % interval, half a quantile of χ²₁; and how closely they are looked for."""
+
+Value = tuple[float, np.ndarray]
+"""A number and its gradient in θ."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dials:
+    """What can be turned: θ = (log σ₁, log a₁, …, log s), mm; s is the noise, or the factor on a given noise.
+
+    Args:
+        family: the kernel's class.
+        num_scales: how many of its kind are summed.
+        given: a kernel, whose parameters are then not turned.
+        noise: what s is called.
+    """
+
+    family: type[AbstractProfile]
+    num_scales: int = 1
+    given: AbstractKernel | None = None
+    noise: str = "noise"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parameters, in the order of θ."""
+        count = [""] if self.num_scales == 1 else [f" {k + 1}" for k in range(self.num_scales)]
+        return (*(f"{what}{k}" for k in count for what in ("length scale", "amplitude")), self.noise)
+
+    def kernel(self, theta: Float[Array, " p"]) -> AbstractKernel:
+        """The kernel with these parameters."""
+        if self.given is not None:
+            return self.given
+        parts = tuple(self.family(jnp.exp(s), jnp.exp(a)) for s, a in zip(theta[:-1:2], theta[1:-1:2], strict=True))
+        return parts[0] if len(parts) == 1 else Sum(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """Parameters that are not to be chosen, mm; None to choose."""
+
+    length_scale: float | None = None
+    amplitude: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Search:
+    """Where to look: start, box, what is free, and a normal prior on θ (of infinite width where there is none)."""
+
+    start: np.ndarray
+    box: np.ndarray
+    free: np.ndarray
+    center: np.ndarray
+    width: np.ndarray
+
+    @property
+    def bounds(self) -> np.ndarray:
+        return np.where(self.free[:, None], self.box, self.start[:, None])
+
+    def log_prior(self, theta: np.ndarray) -> Value:
+        """Of the parameters, up to a constant."""
+        away = (theta - self.center) / self.width
+        return float(-0.5 * away @ away), -away / self.width
+
+
+NOTHING_HELD = Held()
+
+
+def search_for(
+    samples: Sequence[Sample], dials: Dials, held: Held = NOTHING_HELD, *, given_noise: bool, hyperprior: bool = False
+) -> Search:
+    """The box of the search, from the landmarks' spacing, extent and displacements: geometric means over the samples.
+
+    Args:
+        samples, dials: what is to be explained, and by what.
+        held: parameters that are kept.
+        given_noise: whether s is a factor on given noises (where any sample has its noise scaled at all).
+        hyperprior: whether parameters have a weakly informative prior: log-normal about the start, by a factor of three
+            (length scales) or five (amplitudes and noise).
+    """
+    boxes = np.array([_search_box(sample) for sample in samples])
+    low, start, high = np.exp([boxes[:, 0].min(0), boxes[:, 1].mean(0), boxes[:, 2].max(0)])
+    noise = (0.05, 1.0, 20.0) if given_noise else (low[2], start[2], high[2])
+    spread = [2.0 ** (k - (dials.num_scales - 1) / 2) for k in range(dials.num_scales)][::-1]
+    theta = np.log([x for factor in spread for x in (start[0] * factor, start[1] / dials.num_scales**0.5)] + [noise[1]])
+    box = np.log([*np.tile([(low[0], high[0]), (low[1], high[1])], (dials.num_scales, 1)), (noise[0], noise[2])])
+    kept = np.log([*np.tile([held.length_scale or np.nan, held.amplitude or np.nan], dials.num_scales), np.nan])
+    turned = dials.given is None
+    free = np.array([*(turned & np.isnan(kept[:-1])), any(bool(sample.scaled) for sample in samples)])
+    theta = np.where(np.isnan(kept), theta, kept)
+    width = np.log([*np.tile([3.0, 5.0], dials.num_scales), 5.0]) if hyperprior else np.full(len(theta), np.inf)
+    return Search(theta, box, free, theta, width)
+
+
+def _search_box(sample: Sample) -> np.ndarray:
+    """Least, first and largest values, in log mm: between the landmarks' spacing and twice their extent."""
+    distances = np.sqrt(np.sum((sample.positions[:, None] - sample.positions) ** 2, axis=2))
+    size = float(np.sqrt(np.mean(sample.displacements**2)))
+    extent = float(distances.max()) or 10 * size or 1.0
+    size = max(size, 1e-4 * extent)
+    apart = np.where(distances > 1e-6 * extent, distances, np.inf).min(axis=1)
+    spacing = float(np.median(apart[np.isfinite(apart)])) if np.isfinite(apart).any() else extent
+    return np.log([
+        (0.5 * spacing, 0.03 * size, 0.003 * size),
+        (extent / 3, size, 0.3 * size),
+        (2 * extent, 30 * size, 3 * size),
+    ])  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """A parameter that was chosen: its value (mm, or a factor) and about where it is, 95 %, if it was told at all."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    decided: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choice:
+    """What was chosen.
+
+    Args:
+        kernel, noise_scale: the noise in mm where it is free, or the factor on the given one.
+        theta: the same as numbers.
+        chosen: how well each of the free parameters is told.
+        evidence: the log evidence at the choice, summed over the samples.
+        followed: whether that is the diffeomorphic model's; not, where a fit failed and the small one's had to do.
+        fits: rough flows near the choice, one per sample, to start from.
+    """
+
+    kernel: AbstractKernel
+    noise_scale: float
+    theta: np.ndarray
+    chosen: tuple[Chosen, ...]
+    evidence: float
+    followed: bool
+    fits: tuple[Fit | None, ...] = ()
+
+    @property
+    def undecided(self) -> tuple[Chosen, ...]:
+        return tuple(one for one in self.chosen if not one.decided)
+
+
+def choose(samples: Sequence[Sample], dials: Dials, search: Search, model: str = "endpoint") -> Choice:
+    """Maximise the summed evidence over what is free."""
+    if sum(sample.freedom for sample in samples) < LEAST_FREEDOM:
+        return _guess(samples, dials, search)
+    return _choice(samples, dials, search, _searched(samples, dials, search, model))
+
+
+def choose_without_each(
+    samples: Sequence[Sample], dials: Dials, searches: Sequence[Search], model: str = "endpoint"
+) -> tuple[Choice, ...]:
+    """For each sample the choice on all *others*, searched for as entry i of `searches` says.
+
+    What the small model misses is measured once, around the choice on all samples; where the choice without one of
+    them is farther away than that can be trusted for, it is measured again, there.
+    """
+    everything = _searched(samples, dials, searches[0], model)
+    choices = []
+    for i, search in enumerate(searches):
+        others, there = [*samples[:i], *samples[i + 1 :]], everything.without(i)
+        leading = functools.partial(_small_total, others, dials, search)
+        theta = maximise(lambda at: _plus(leading(at), there.missing(at)), there.theta, search.free, search.bounds)  # noqa: B023
+        far = np.abs(theta - there.theta).max() > NEAR or not there.followed
+        found = _searched(others, dials, search, model) if far else dataclasses.replace(there, theta=theta)
+        choices.append(_choice(others, dials, search, found))
+    return tuple(choices)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Found:
+    """Where a search ended, what the small model misses around there, and whether that could be measured."""
+
+    theta: np.ndarray
+    missing: "Missing"
+    followed: bool
+
+    def without(self, i: int) -> "_Found":
+        """The same of all samples but one."""
+        return dataclasses.replace(self, missing=self.missing.without(i))
+
+
+def _searched(samples: Sequence[Sample], dials: Dials, search: Search, model: str) -> _Found:
+    nothing = Missing.nothing(len(samples), search.start)
+    if not search.free.any():
+        return _Found(search.start, nothing, True)
+    leading = functools.partial(_small_total, samples, dials, search)
+    theta = maximise(leading, search.start, search.free, search.bounds)
+    if model == "small":
+        return _Found(theta, nothing, True)
+    found = follow(samples, dials, search, theta)
+    return _Found(theta, nothing, False) if found is None else _Found(*found, True)
+
+
+# --------------------------------------------------------------------------------- the small-deformation model, leading
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _small(
+    dials: Dials, given: AbstractKernel | None, theta: Float[Array, " p"], sample: Sample
+) -> tuple[Scalar, Float[Array, " p"]]:
+    """The log evidence of one sample under the small-deformation model, and its gradient in θ."""
+
+    def value(theta: Float[Array, " p"]) -> Scalar:
+        kernel = dials.kernel(theta) if given is None else given
+        noise = jnp.where(sample.scaled, jnp.exp(2 * theta[-1]), 1.0) * sample.noise
+        found = small_evidence(kernel, sample.positions, sample.displacements, sample.basis, noise)
+        return found + sample.repetition(theta[-1])
+
+    return jax.value_and_grad(value)(theta)
+
+
+def _small_total(samples: Sequence[Sample], dials: Dials, search: Search, theta: np.ndarray) -> Value:
+    """Log evidence of the small-deformation model over all samples, plus the log prior of the parameters."""
+    value, slope = search.log_prior(theta)
+    plain = dataclasses.replace(
+        dials, given=None, noise="noise"
+    )  # a given kernel is data: only its kind is compiled for
+    for sample in samples:
+        more, along = _small(plain, dials.given, theta, sample)
+        value, slope = value + float(more), slope + np.asarray(along)
+    return value, np.where(search.free, slope, 0.0)
+
+
+def maximise(
+    value: Callable[[np.ndarray], Value], start: np.ndarray, free: np.ndarray, bounds: np.ndarray
+) -> np.ndarray:
+    """The best of a few local searches; the start itself if none of them ends in a finite number."""
+    size = max(1.0, abs(value(start)[0])) if np.isfinite(value(start)[0]) else 1.0
+
+    def loss(theta: np.ndarray) -> Value:
+        found, slope = value(theta)
+        return -found / size, -slope / size
+
+    shifts = np.zeros((4, len(start)))
+    shifts[1, :-1:2], shifts[2, :-1:2], shifts[2, 1:-1:2], shifts[2, -1] = -1.2, 0.8, 0.7, -1.0
+    shifts[3, 1:-1:2], shifts[3, -1] = -1.0, 1.0
+    search = functools.partial(scipy.optimize.minimize, loss, jac=True, method="L-BFGS-B", bounds=bounds)
+    found = [search(np.clip(start + shift * free, *bounds.T)) for shift in shifts]
+    finite = [f for f in found if np.isfinite(f.fun)]
+    return min(finite, key=lambda f: f.fun).x if finite else start
+
+
+# ------------------------------------------------------------------------------------------- what it misses, measured
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Missing:
+    """The evidence of the diffeomorphic model less that of the small one, linear around θ₀: a row per sample.
+
+    With the flows that were fitted there, from which others may start; no flow where nothing was measured.
+    """
+
+    center: np.ndarray
+    values: np.ndarray
+    slopes: np.ndarray
+    fits: tuple[Fit | None, ...]
+
+    @classmethod
+    def nothing(cls, num_samples: int, center: np.ndarray) -> "Missing":
+        return cls(center, np.zeros(num_samples), np.zeros((num_samples, len(center))), (None,) * num_samples)
+
+    def __call__(self, theta: np.ndarray) -> Value:
+        slope = self.slopes.sum(axis=0)
+        return float(self.values.sum() + slope @ (theta - self.center)), slope
+
+    def without(self, i: int) -> "Missing":
+        """The same of all samples but one."""
+        fits = (*self.fits[:i], *self.fits[i + 1 :])
+        return Missing(self.center, np.delete(self.values, i), np.delete(self.slopes, i, axis=0), fits)
+
+
+def follow(
+    samples: Sequence[Sample], dials: Dials, search: Search, theta: np.ndarray
+) -> tuple[np.ndarray, Missing] | None:
+    """From the small model's optimum to that of the diffeomorphic one; None if it cannot be evaluated there."""
+    leading = functools.partial(_small_total, samples, dials, search)
+    missing, reach = missing_around(samples, dials, search.free, theta), REACH
+    if missing is None:
+        return None
+    for _ in range(ROUNDS):
+        total = lambda at, m=missing: _plus(leading(at), m(at))
+        near = np.clip(np.stack([theta - reach, theta + reach], axis=1), *search.bounds.T[:, :, None])
+        proposal = maximise(total, theta, search.free & (np.ptp(near, axis=1) > 0), near)
+        if total(proposal)[0] - total(theta)[0] < ENOUGH:
+            break
+        there = missing_around(samples, dials, search.free, proposal, missing.fits)
+        if there is not None and leading(proposal)[0] + there(proposal)[0] > total(theta)[0]:
+            theta, missing = proposal, there
+        else:
+            reach /= 4
+    return theta, missing
+
+
+def missing_around(
+    samples: Sequence[Sample],
+    dials: Dials,
+    free: np.ndarray,
+    theta: np.ndarray,
+    near: Sequence[Fit | None] | None = None,
+) -> Missing | None:
+    """Measure what the small model misses at θ and a step along each free parameter; None where a fit fails.
+
+    The flows start from those that were fitted nearby, if there are any.
+    """
+    rows = []
+    for sample, start in zip(samples, near or [None] * len(samples), strict=True):
+        rows.append(_missing_of(sample, dials, free, theta, start))
+        if rows[-1] is None:
+            return None
+    values, slopes, fits = zip(*rows, strict=True)
+    return Missing(theta, np.array(values), np.array(slopes), fits)
+
+
+def _missing_of(
+    sample: Sample, dials: Dials, free: np.ndarray, theta: np.ndarray, near: Fit | None
+) -> tuple[float, np.ndarray, Fit] | None:
+    """Of one sample: the value, its slopes by differences, and the flow at θ, from which those at the steps start."""
+    plain = dataclasses.replace(dials, given=None, noise="noise")
+    small = lambda at: float(_small(plain, dials.given, at, sample)[0])
+    value, fit = flow_evidence(sample, dials, theta, near)
+    if fit is None:
+        return None
+    here, slopes = value - small(theta), np.zeros(len(theta))
+    for j in np.flatnonzero(free):
+        step = PROBE * np.eye(len(theta))[j]
+        there, moved = flow_evidence(sample, dials, theta + step, fit)
+        if moved is None:
+            return None
+        slopes[j] = (there - small(theta + step) - here) / PROBE
+    return here, slopes, fit
+
+
+def flow_evidence(sample: Sample, dials: Dials, theta: np.ndarray, near: Fit | None = None) -> tuple[float, Fit | None]:
+    """The log evidence around the flow that is fitted with these parameters; no fit where it did not converge."""
+    kernel, observed = _settled(dials, theta), sample.observed_with(theta[-1])
+    start, momenta = sample.start, None
+    if near is not None:
+        start = near.alignment
+        momenta = changed_momenta(near, kernel, np.asarray(observed.noise(near.trajectory.jacobians[-1])))
+    fit, settled = solve.solve_observed(observed, kernel, sample.trend, start, momenta=momenta, roughly=True)
+    if not (fit.converged and settled):
+        return -np.inf, None
+    weights = simpson_weights(np.asarray(fit.trajectory.times))
+    linear = path_space_jit(kernel, fit.trajectory, weights, fit.noise, sample.trend)
+    return float(gauss_newton_evidence(linear, fit.energy)) + float(sample.repetition(theta[-1])), fit
+
+
+def changed_momenta(fit: Fit, kernel: AbstractKernel, noise: np.ndarray) -> np.ndarray:
+    """What the momenta p of a fit become with another kernel and noise, to first order: (K' + D')p' = (K + D)p.
+
+    In the small-deformation model both sides are what is to be explained.
+    """
+    q, p = (np.asarray(part[0]) for part in (fit.trajectory.positions, fit.trajectory.momenta))
+    before = np.asarray(fit.kernel.gram(q, q)) @ p + np.einsum("iab,ib->ia", fit.noise, p)
+    n, d = q.shape
+    after = np.kron(np.asarray(kernel.gram(q, q)), np.eye(d)).reshape(n, d, n, d)
+    after[np.arange(n), :, np.arange(n)] += noise
+    return np.linalg.solve(after.reshape(n * d, n * d), before.ravel()).reshape(n, d)
+
+
+def _plus(a: Value, b: Value) -> Value:
+    return a[0] + b[0], a[1] + b[1]
+
+
+# -------------------------------------------------------------------------------------------- how well it is told
+
+
+def _choice(samples: Sequence[Sample], dials: Dials, search: Search, found: _Found) -> Choice:
+    leading = functools.partial(_small_total, samples, dials, search)
+    total = lambda at: _plus(leading(at), found.missing(at))
+    theta, value = found.theta, total(found.theta)[0] - search.log_prior(found.theta)[0]
+    chosen = tuple(_told(dials, search, theta, total))
+    return Choice(
+        _settled(dials, theta), float(np.exp(theta[-1])), theta, chosen, value, found.followed, found.missing.fits
+    )
+
+
+def _guess(samples: Sequence[Sample], dials: Dials, search: Search) -> Choice:
+    """Where the alignment explains nearly everything: a guess from the landmarks' extent, not a residual of zero."""
+    moved = samples[0].observed.fixed - samples[0].observed.moving
+    size = float(np.ptp(samples[0].positions, axis=0).max()) or float(np.abs(moved - moved.mean(axis=0)).max()) or 1.0
+    guess = np.log([*np.tile([size / 2, 0.05 * size], dials.num_scales), 0.02 * size])
+    theta = np.where(search.free, guess, search.start)
+    values = [(dials.names[j], float(np.exp(theta[j]))) for j in np.flatnonzero(search.free)]
+    chosen = tuple(Chosen(name, value, 0.0, np.inf, False) for name, value in values)
+    return Choice(_settled(dials, theta), float(np.exp(theta[-1])), theta, chosen, np.nan, True, (None,) * len(samples))
+
+
+def _settled(dials: Dials, theta: np.ndarray) -> AbstractKernel:
+    """The kernel with plain numbers."""
+    return dials.given if dials.given is not None else jax.tree.map(float, dials.kernel(theta))
+
+
+def _told(dials: Dials, search: Search, theta: np.ndarray, total: Callable[[np.ndarray], Value]) -> Iterator[Chosen]:
+    """For each free parameter, 95 % of a normal of the curvature at the maximum; where that is flat, of the profile."""
+    places = np.flatnonzero(search.free)
+    curvature = np.zeros((len(places), len(places)))
+    for k, place in enumerate(places):
+        step = 0.5 * PROBE * np.eye(len(theta))[place]
+        curvature[k] = (total(theta - step)[1] - total(theta + step)[1])[places] / PROBE
+    sds = _deviations(0.5 * (curvature + curvature.T))
+    for j, sd in zip(map(int, places), sds, strict=True):
+        box = search.box[j]
+        low, high = theta[j] - 1.96 * sd, theta[j] + 1.96 * sd
+        if not _is_told(low, high, box):
+            low, high = (_profile_end(j, float(end), search, theta, total) for end in box)
+        value, least, most = (float(np.exp(x)) for x in (theta[j], low, high))
+        yield Chosen(dials.names[j], value, least, most, _is_told(low, high, box))
+
+
+def _is_told(low: float, high: float, box: np.ndarray) -> bool:
+    """Whether an interval is narrow, and its ends are not the limits of the search."""
+    return bool(high - low < TOLD and low > box[0] + 1e-3 and high < box[1] - 1e-3)
+
+
+def _profile_end(
+    j: int, limit: float, search: Search, theta: np.ndarray, total: Callable[[np.ndarray], Value]
+) -> float:
+    """How far parameter j can go towards a limit, the others following, until the log evidence falls by 1.92."""
+    best, others = total(theta)[0], search.free & (np.arange(len(theta)) != j)
+
+    def falls_short(at: float) -> bool:
+        start = np.where(np.arange(len(theta)) == j, at, theta)
+        bounds = np.where(others[:, None], search.bounds, start[:, None])
+        loss = lambda t: tuple(-part for part in total(t))
+        found = (
+            scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds) if others.any() else None
+        )
+        return best - (total(start)[0] if found is None else -found.fun) > DROP
+
+    if not falls_short(limit):
+        return limit
+    near, far = float(theta[j]), limit
+    for _ in range(HALVINGS):
+        middle = 0.5 * (near + far)
+        near, far = (near, middle) if falls_short(middle) else (middle, far)
+    return near
+
+
+def _deviations(curvature: np.ndarray) -> np.ndarray:
+    """√ of the diagonal of the inverse; along directions that curve nowhere or upwards there is no limit."""
+    strengths, directions = np.linalg.eigh(curvature)
+    variances = np.where(strengths > 1e-6, 1 / np.maximum(strengths, 1e-6), 1e6)
+    return np.sqrt(directions**2 @ variances)

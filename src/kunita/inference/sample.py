@@ -1,0 +1,108 @@
+"""A case as the inference sees it: observations, the alignment to start from, and what the evidence is made of."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from kunita.inference import trend
+from kunita.inference.trend import Alignment, Trend
+from kunita.observations import LandmarkObservations
+from kunita.precision import Array, Scalar
+
+
+class Sample(eqx.Module):
+    """Landmarks of one case, centred and aligned.
+
+    Args:
+        observed: what was seen, the fixed points about the origin; its noise is the given one, or known up to a scale.
+        scaled: whether a scale s multiplies that noise (as s²).
+        trend: the directions in which the alignment is free.
+        start: the alignment by least squares, and the start of every fit.
+        positions, displacements, basis: (N, d) aligned points, what is left to explain, and the trend's basis there.
+        noise: (N,) variances where they are the same along every axis, else (N, d, d), in fixed space.
+        surplus: coordinates beyond the landmarks' own, where landmarks are listed more than once.
+        constant: what the listing adds to the log evidence, apart from the scale.
+    """
+
+    observed: LandmarkObservations
+    scaled: Bool[Array, ""]
+    trend: Trend
+    start: Alignment
+    positions: Float[Array, "n d"]
+    displacements: Float[Array, "n d"]
+    basis: Float[Array, "n d b"]
+    noise: Float[Array, "n ..."]
+    surplus: Scalar
+    constant: Scalar
+
+    def repetition(self, log_scale: Scalar) -> Scalar:
+        """What is to be added to the log evidence of the rows to have that of the landmarks.
+
+        A landmark listed k times with k times its covariance D is worth N(f; φ, D) as before, but for the factors in
+        front: k of (2π)^(−d/2)|kD|^(−½) in place of one of (2π)^(−d/2)|D|^(−½).
+        """
+        return self.constant + jnp.where(self.scaled, self.surplus * log_scale, 0.0)
+
+    def observed_with(self, log_scale: float) -> LandmarkObservations:
+        """What was seen, with the noise at this scale."""
+        factor = float(np.exp(2 * log_scale)) if self.scaled else 1.0
+        seen = self.observed
+        return LandmarkObservations(seen.moving, seen.fixed, factor * seen.fixed_noise, factor * seen.moving_noise)
+
+    @property
+    def freedom(self) -> int:
+        """Coordinates that the alignment does not explain."""
+        return self.displacements.size - self.basis.shape[2]
+
+
+class Aligned(eqx.Module):
+    """A sample, where the fixed points' origin was, and how many directions of the alignment are open."""
+
+    sample: Sample
+    origin: Float[Array, " d"]
+    open_directions: int
+
+
+def aligned_sample(
+    moving: np.ndarray,
+    fixed: np.ndarray,
+    noises: tuple[np.ndarray, np.ndarray],
+    align: str,
+    *,
+    scaled: bool,
+    copies: np.ndarray | None = None,
+) -> Aligned:
+    """Align the moving points to the fixed ones by least squares.
+
+    Args:
+        moving, fixed: (N, d), mm.
+        noises: (N, d, d) covariances of the fixed and of the moving points, up to a scale where that is free.
+        align: the kind of alignment.
+        scaled: whether the scale of the noise is free.
+        copies: (N,) how often the landmark of each row is listed (with so many times its covariance); default: once.
+    """
+    n, d = moving.shape
+    copies = np.ones(n) if copies is None else copies
+    weights = 1 / np.trace(noises[0] + noises[1], axis1=1, axis2=2)
+    start = trend.procrustes(align, moving, fixed, weights)
+    origin, start = np.asarray(start.offset), Alignment(start.center, start.matrix, np.zeros(d))
+    observed = LandmarkObservations(moving, fixed - origin, *noises)
+    positions = (moving - start.center) @ start.matrix.T
+    free, open_directions = trend.determined_trend(align, positions, 1 / copies)
+    noise = np.asarray(noises[0] + start.matrix @ noises[1] @ start.matrix.T)
+    log_dets = np.linalg.slogdet(2 * np.pi * noise)[1]  # of k times D, in every row
+    own = log_dets - d * np.log(copies)
+    sample = Sample(
+        observed, np.asarray(scaled), free, start, positions, fixed - origin - positions,
+        np.asarray(free.basis(positions)), isotropic(noise), float(d * (n - np.sum(1 / copies))),
+        float(0.5 * np.sum(log_dets - own / copies)),
+    )  # fmt: skip
+    return Aligned(sample, origin, open_directions)
+
+
+def isotropic(noise: np.ndarray) -> np.ndarray:
+    """(n,) variances if every covariance is a multiple of the identity, else the covariances."""
+    variance = np.trace(noise, axis1=1, axis2=2) / noise.shape[1]
+    alike = np.abs(noise - variance[:, None, None] * np.eye(noise.shape[1])) <= 1e-9 * variance[:, None, None]
+    return variance if alike.all() else noise

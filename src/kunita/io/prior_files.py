@@ -1,0 +1,84 @@
+"""`prior.json`: a prior that was learned on some cases, for others to be registered with."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import kunita
+from kunita.errors import FileError, InputError
+from kunita.inference.choice import Chosen
+from kunita.io.summary_files import write_json
+from kunita.kernels import FAMILIES, AbstractKernel, Sum
+from kunita.outputs.summary import describe, parameter
+from kunita.prior import Prior
+
+FORMAT = "kunita prior"
+
+
+def write_prior(path: str | os.PathLike, prior: Prior, *, overwrite: bool = False) -> None:
+    """Write a prior; lengths are standard deviations and scales in mm."""
+    write_json(Path(path), prior_document(prior), overwrite=overwrite)
+
+
+def prior_document(prior: Prior) -> Any:
+    """A prior as JSON."""
+    return {
+        "format": FORMAT,
+        "version": kunita.__version__,
+        "kernel": describe(prior.kernel),
+        "noise_mm": prior.noise_mm,
+        "noise_factor": prior.noise_factor,
+        "align": prior.align,
+        "model": prior.model,
+        "cases": list(prior.cases),
+        "n_landmarks": prior.num_landmarks,
+        "evidence": prior.evidence,
+        "converged": prior.converged,
+        "parameters": [parameter(one) for one in prior.chosen],
+    }
+
+
+def read_prior(path: str | os.PathLike) -> Prior:
+    """Read a prior that `write_prior` or a person wrote: `kernel` and `noise_mm` are all that is needed."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path}: not a prior that could be read ({error})") from error
+    if not isinstance(document, dict) or "kernel" not in document:
+        raise FileError.at(path, None, "a prior, an object with a 'kernel'", str(document))
+    try:
+        return Prior(
+            _kernel(document["kernel"]), _number(document, "noise_mm"), _number(document, "noise_factor") or 1.0,
+            str(document.get("align", "rigid")), str(document.get("model", "endpoint")),
+            tuple(str(case) for case in document.get("cases", ())), int(document.get("n_landmarks", 0)),
+            float(document.get("evidence") or "nan"),
+            tuple(_parameter(one) for one in document.get("parameters", ())), bool(document.get("converged", True)),
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError, ValueError, InputError) as error:
+        raise FileError(f"{path}: not a complete prior ({type(error).__name__}: {error})") from error
+
+
+def _kernel(document: Any) -> AbstractKernel:
+    named = {cls.__name__.lower(): cls for cls in FAMILIES.values()} | FAMILIES
+    family = str(document["family"]).lower()
+    if family == "sum":
+        return Sum(tuple(_kernel(part) for part in document["kernels"]))
+    if family not in named:
+        raise FileError(f"kernel: expected one of {', '.join(FAMILIES)}, sum; found {document['family']!r}")
+    more = {name: float(value) for name, value in document.items() if name == "alpha"}
+    return named[family](float(document["length_scale_mm"]), float(document["amplitude_mm"]), **more)
+
+
+def _number(document: Any, name: str) -> float | None:
+    value = document.get(name)
+    if value is None:
+        return None
+    if not 0 < float(value) < float("inf"):
+        raise FileError(f"{name}: expected a positive number, found {value!r}")
+    return float(value)
+
+
+def _parameter(document: Any) -> Chosen:
+    low, high = (float(document[end]) if document[end] is not None else float("inf") for end in ("low", "high"))
+    return Chosen(document["name"], float(document["value"]), low, high, bool(document["determined"]))

@@ -1,0 +1,253 @@
+"""`kunita loo`: leave-one-out over a cohort, compared with other methods; tables, figures, and what they say."""
+
+import dataclasses
+import functools
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kunita import scores
+from kunita.cohort.prior import LEAST_OTHERS, learn_prior, learn_without_each
+from kunita.cohort.study import PAPER, Trained, Tried, study, without_covariances
+from kunita.cohort.study_findings import OWN, Learning, findings
+from kunita.cohort.study_tables import (
+    Collected,
+    MethodRow,
+    case_row,
+    collected,
+    coverage_band,
+    difference_row,
+    difference_rows,
+    landmark_rows,
+    method_row,
+)
+from kunita.console import Console
+from kunita.data.cohort import Case
+from kunita.errors import ArgumentError, ExitStatus
+from kunita.experiments.experiment import Experiment, Plate, Table, Tell
+from kunita.experiments.files import write_experiment
+from kunita.figures import calibration as figures
+from kunita.inputs import keep_compiled
+from kunita.io.case_table import read_cases
+from kunita.io.prior_files import read_prior
+from kunita.io.result_folder import check_result, result_folder
+from kunita.io.summary_files import plain
+from kunita.prior import Prior
+
+PLATES = ("calibration", "errors", "sparsification")
+TABLES = ("methods", "differences", "regions", "cases", "landmarks")
+FILES = (
+    "loo.json",
+    *(f"{name}.csv" for name in TABLES),
+    *(f"{name}{suffix}" for name in PLATES for suffix in (".png", ".pdf")),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How the study is run; not with how many processes, which changes nothing.
+
+    Args:
+        cases: the table of the cohort.
+        frame: of landmark files that state none.
+        align, kernel: the alignment, and the kernel's family.
+        length_scales_mm: that are tried beside the learned one.
+        prior: the file with the prior, if one was given.
+        exact: whether landmarks were left out by refits; else in closed form.
+        common_noise: whether covariances in the files were passed over.
+        scale_noise: whether a factor on the noise that the files bring was learned.
+        seed, resamples: of the bootstrap.
+    """
+
+    cases: str
+    frame: str | None = None
+    align: str = "rigid"
+    kernel: str = "gaussian"
+    length_scales_mm: tuple[float, ...] = ()
+    prior: str | None = None
+    exact: bool = True
+    common_noise: bool = False
+    scale_noise: bool = False
+    seed: int = 0
+    resamples: int = scores.RESAMPLES
+
+
+def loo(args: Namespace) -> int:
+    """`kunita loo`: read, learn on the other cases, leave out, compare, write."""
+    console = Console(quiet=args.quiet, as_json=args.json)
+    settings = _settings(args)
+    check_result(args.out, FILES, overwrite=args.overwrite)
+    with console.warnings():
+        given = read_prior(args.prior) if args.prior else None  # before anything is computed
+        cases = read_cases(args.cases, frame=args.frame)
+        if args.common_noise:
+            cases = tuple(without_covariances(case) for case in cases)
+        keep_compiled()
+        with console.progress() as tell:
+            methods = trained(cases, settings, given, tell)
+            progress = tell("leaving out landmarks")
+            found = study(cases, methods, exact=settings.exact, workers=args.workers, progress=progress)
+        experiment = experiment_of(found, settings, learning(cases, given))
+        with result_folder(args.out, FILES, overwrite=args.overwrite) as staged:
+            write_experiment(experiment, staged)
+    console.answer("\n".join(_lines(experiment, args.out)), {"out": str(args.out), **answer(experiment)})
+    return ExitStatus.NOT_CONVERGED if unconverged(experiment) else ExitStatus.DONE
+
+
+def _settings(args: Namespace) -> Settings:
+    learned = (
+        ("--length-scales", args.length_scales), ("--align", args.align), ("--kernel", args.kernel),
+        ("--scale-noise", args.scale_noise or None),
+    )  # fmt: skip
+    for option, value in learned:
+        if args.prior and value is not None:
+            raise ArgumentError(f"{option}: the prior that is given has its own; give one or the other")
+    scales = np.atleast_1d([] if args.length_scales is None else args.length_scales)
+    return Settings(
+        str(args.cases), args.frame, args.align or "rigid", args.kernel or "gaussian",
+        tuple(float(scale) for scale in scales), str(args.prior) if args.prior else None,
+        not args.fast, args.common_noise, args.scale_noise, args.seed,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------- methods
+
+
+def learning(cases: Sequence[Case], given: Prior | None) -> Learning:
+    """Where the priors come from."""
+    if given is not None:
+        return Learning.GIVEN
+    return Learning.OTHERS if len(cases) > LEAST_OTHERS else Learning.OWN
+
+
+def trained(cases: Sequence[Case], settings: Settings, given: Prior | None, tell: Tell) -> tuple[Trained, ...]:
+    """The paper's setting, the small-deformation model, our own, and our own at given length scales."""
+    paper = Trained("paper", (PAPER,) * len(cases), bare=True)
+    if given is not None:
+        small = dataclasses.replace(given, model="small")
+        return paper, Trained("small", (small,) * len(cases)), Trained(OWN, (given,) * len(cases))
+    scales = (None, *settings.length_scales_mm)
+    progress = tell("learning priors")
+    methods = [paper, Trained("small", _learned(cases, settings, model="small"))]
+    for k, scale in enumerate(scales):
+        progress((k + 1) / (len(scales) + 1))
+        name = OWN if scale is None else f"{OWN} {scale:g} mm"
+        methods.append(Trained(name, _learned(cases, settings, scale)))
+    return tuple(methods)
+
+
+def _learned(
+    cases: Sequence[Case], settings: Settings, scale: float | None = None, model: str = "endpoint"
+) -> tuple[Prior, ...]:
+    """For each case the prior that the others teach; with too few others, its own."""
+    learn = functools.partial(
+        learn_without_each if learning(cases, None) is Learning.OTHERS else _learn_from_each,
+        family=settings.kernel, length_scale=scale, align=settings.align, model=model, scale_noise=settings.scale_noise,
+    )  # fmt: skip
+    return learn(cases)
+
+
+def _learn_from_each(
+    cases: Sequence[Case], *, family: str, length_scale: float | None, align: str, model: str, scale_noise: bool
+) -> tuple[Prior, ...]:
+    """For each case what its own evidence chooses."""
+    return tuple(
+        learn_prior([case], family=family, length_scale=length_scale, align=align, model=model, scale_noise=scale_noise)
+        for case in cases
+    )
+
+
+# ------------------------------------------------------------------------------------------------- tables and pictures
+
+
+def experiment_of(found: Sequence[Tried], settings: Settings, how: Learning) -> Experiment:
+    """What was found as tables, figures and sentences."""
+    single, regional = collected(found), collected(found, "region")
+    draws = scores.case_draws(single[0].num_cases, settings.seed, settings.resamples)
+    methods, regions = (tuple(method_row(one, draws) for one in each) for each in (single, regional))
+    differences = tuple(difference_rows(single, draws))
+    cases = tuple(case_row(one) for one in found)
+    marks = tuple(row for one in found for row in landmark_rows(one))
+    tables = [Table(*each) for each in zip(TABLES, (methods, differences, regions, cases, marks), strict=True)]
+    said = findings(methods, regions, differences, cases, how, exact=settings.exact)
+    plates = [Plate(name, draw(single, draws)) for name, draw in zip(PLATES, (_honesty, _errors, _sparse), strict=True)]
+    return Experiment("loo", settings, tuple(tables), tuple(plates), tuple(said))
+
+
+def _honesty(found: Sequence[Collected], draws: np.ndarray) -> Any:
+    mine = next(one for one in found if one.method == OWN)
+    methods = [figures.Honesty(one.method, one.pits, own=one is mine) for one in found]
+    levels = np.array(scores.CALIBRATION_LEVELS)
+    return figures.calibration(methods, levels, coverage_band(mine, draws)[1:], f"{OWN}: where landmarks fell")
+
+
+def _errors(found: Sequence[Collected], draws: np.ndarray) -> Any:
+    """Without the distances before registration: they would leave no room for the differences that matter."""
+    mine = next(one for one in found if one.method == OWN)
+    return figures.errors([_compared(one, mine, draws) for one in found if one.method != "none"], OWN)
+
+
+def _compared(one: Collected, mine: Collected, draws: np.ndarray) -> figures.Errors:
+    means = one.by_case(one.errors)
+    if one is mine:
+        return figures.Errors(one.method, one.errors, means)
+    apart = difference_row(one, mine, draws).error
+    ends = None if apart.low is None or apart.high is None else (apart.low, apart.high)
+    return figures.Errors(one.method, one.errors, means, means - mine.by_case(mine.errors), ends)
+
+
+def _sparse(found: Sequence[Collected], _draws: np.ndarray) -> Any:
+    chosen = [one for one in found if one.method in ("paper", "small", OWN)]
+    return figures.sparsification([_sparsified(one) for one in chosen], OWN)
+
+
+def _sparsified(one: Collected) -> figures.Sparsified:
+    curve = one.sparsification
+    mean = curve.oracle_mm[0]
+    return figures.Sparsified(
+        one.method, curve.fractions, curve.remaining_mm / mean, curve.oracle_mm / mean, curve.area
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- the answer
+
+
+def unconverged(experiment: Experiment) -> int:
+    """Predictions that come from fits that did not converge."""
+    return sum(row.unconverged for table in experiment.tables[:3] for row in table.rows if isinstance(row, MethodRow))
+
+
+def answer(experiment: Experiment) -> dict[str, Any]:
+    """The main numbers, for programs."""
+    rows = {row.method: row for row in experiment.tables[0].rows}
+    mine = rows.pop(OWN)
+    return plain({
+        **_short(mine), "n_cases": mine.cases, "n_landmarks": mine.landmarks,
+        "baselines": {name: _short(row) for name, row in rows.items()},
+        "settings": dataclasses.asdict(experiment.settings), "unconverged": unconverged(experiment),
+        "findings": list(experiment.findings),
+    })  # fmt: skip
+
+
+def _short(row: MethodRow) -> dict[str, Any]:
+    levels = [f"{100 * level:.0f}" for level in scores.LEVELS]
+    return {
+        "error_mm": row.error_mm, "coverage": {level: getattr(row, f"coverage_{level}") for level in levels},
+        "nll": row.nll, "calibration_error": row.calibration_error, "sd_mm": row.sd_mm,
+        "rank_correlation": row.rank_correlation, "sparsification_area": row.sparsification_area,
+    }  # fmt: skip
+
+
+def _lines(experiment: Experiment, out: Path) -> Iterator[str]:
+    rows = experiment.tables[0].rows
+    width = max(len(row.method) for row in rows)
+    yield f"{'method':{width}}  error (mm)  95 % held    NLL  predicted sd (mm)"
+    for row in rows:
+        inside = f"{100 * row.coverage_95:.1f} %"
+        yield f"{row.method:{width}}  {row.error_mm:10.3f}  {inside:>9}  {row.nll:5.2f}  {row.sd_mm:17.2f}"
+    yield from (f"  - {finding}" for finding in experiment.findings)
+    yield f"  numbers    {out}/loo.json, {', '.join(f'{name}.csv' for name in TABLES)}"
+    yield f"  figures    {', '.join(f'{name}.png' for name in PLATES)} (and .pdf)"

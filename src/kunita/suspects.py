@@ -1,0 +1,560 @@
+"""Which landmarks cannot be right: gross errors, exchanged labels, lists in another order, mirrored sets.
+
+A gross error spoils the parameters that are to convict it: with it among the data the noise grows, or a short length
+scale with a large amplitude explains it away, and leave-one-out finds nothing. So the parameters are not chosen here
+but averaged over, and each landmark is judged under those that *the others* think likely. That takes a closed form,
+which the small-deformation model has: y ~ N(Hβ, τ²M(θ)), y = Rᵀ(f − f̄) − (x − x̄) the displacements turned back to the
+moving side, M = (a/s)²K_σ + D/s², θ = (σ, a/s) on a grid, H the alignment's basis, and, with M and H,
+P = M⁻¹ − M⁻¹H(HᵀM⁻¹H)⁻¹HᵀM⁻¹. Only y depends on who belongs to whom: P is found once, and every pairing, and every
+choice of landmarks to leave out, costs a product with it. Nor does anything depend on the fit of a flow, which
+landmarks that contradict each other can make slow or keep from converging. To tell gross errors, first order is enough.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.special import gammaln, logsumexp
+from scipy.stats import chi2
+from scipy.stats import f as fisher
+
+from kunita.inference import trend
+from kunita.scores import SUSPICION
+
+LENGTHS = 6
+"""Length scales of the grid, from half the landmarks' spacing to twice their extent."""
+
+RATIOS = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0])
+"""Amplitudes of the grid, as multiples of the noise; zero is the alignment alone."""
+
+KNOWN_SIZES = 4
+"""As many amplitudes where the noise is known, and one white standard deviation less."""
+
+EXACT = 1e-3
+"""Nobody places landmarks more precisely than this fraction of their extent: identical sets have no outliers."""
+
+MOST_OUTLIERS = 0.3
+"""At most this share of the landmarks can be told to be outliers of the rest."""
+
+HIDDEN = 3
+"""An outlier is looked for behind so many others that do not stand out by themselves."""
+
+MOST_NUMBERS = 6_000_000
+"""The grid's matrices have so many entries at most; of very many landmarks there are fewer on it, the likeliest."""
+
+SAMPLE = 60
+"""Landmarks that choose those."""
+
+MOST_ASSIGNED = 300
+"""Up to so many landmarks every other pairing is looked for; beyond, swaps and a few shifts and the reversal."""
+
+NEAR_SHIFTS = 3
+"""How far a list longer than that may have slipped."""
+
+DETERMINED = 1e-9
+"""A landmark of which the others tell less than this, relative to what is told of any, is not judged."""
+
+ROUNDS = 12
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Suspicion:
+    """What is wrong with a set of landmark pairs, as far as they can tell; nothing is changed or dropped for it.
+
+    Args:
+        order: (n,) the fixed row that seems to belong to each moving row; 0…n−1 if the pairs are right.
+        outliers: rows too far from where the others say, worst first; judged in that order of the fixed rows.
+        misses_mm: how far each outlier is from where the landmarks that are none say.
+        mirrored: whether a mirror image of the fixed landmarks fits the moving ones much better.
+    """
+
+    order: np.ndarray
+    outliers: tuple[int, ...]
+    misses_mm: tuple[float, ...]
+    mirrored: bool
+
+    @property
+    def suspect(self) -> np.ndarray:
+        """(n,) which landmarks are in doubt, for whatever reason."""
+        moved = self.order != np.arange(len(self.order))
+        return moved | np.isin(np.arange(len(moved)), self.outliers) | self.mirrored
+
+    @property
+    def permuted(self) -> str:
+        """How the list as a whole is out of order, in words; empty if it is not."""
+        n, moved = len(self.order), int(np.sum(self.order != np.arange(len(self.order))))
+        other = f"in another order ({moved} of {n} change)" if moved > max(n / 2, 2) else ""
+        return _listed_otherwise(self.order) or other
+
+    @property
+    def swaps(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of rows whose fixed landmarks are exchanged, in a list that is otherwise in order."""
+        if self.permuted:
+            return ()
+        return tuple((i, int(j)) for i, j in enumerate(self.order) if i < j and self.order[j] == i)
+
+    def reasons(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Why each landmark is in doubt; empty where it is not."""
+        return tuple("; ".join(self._reasons(i, labels)) for i in range(len(self.order)))
+
+    def _reasons(self, i: int, labels: Sequence[str]) -> Iterator[str]:
+        if self.mirrored:
+            yield "the whole set looks mirrored"
+        swapped = {a: b for pair in self.swaps for a, b in (pair, pair[::-1])}
+        if i in swapped:
+            yield f"swapped with {labels[swapped[i]]}?"
+        elif self.order[i] != i:
+            yield f"pairs with the fixed landmark {labels[self.order[i]]}?"
+        if i in self.outliers:
+            yield f"{self.misses_mm[self.outliers.index(i)]:.3g} mm from where the others say"
+
+    def lines(self, labels: Sequence[str]) -> Iterator[str]:
+        """The same for a summary: one line for each thing that is wrong."""
+        if self.mirrored:
+            yield "all: the fixed landmarks look like a mirror image of the moving ones; check left and right"
+        if self.permuted:
+            yield f"all: the fixed landmarks seem to be listed {self.permuted}; check the pairing"
+        for i, j in self.swaps:
+            yield f"{labels[i]} and {labels[j]}: swapped with each other?"
+        if not self.permuted:
+            cycled = [i for i, j in enumerate(self.order) if i not in (j, self.order[j])]
+            if cycled:
+                yield f"{', '.join(labels[i] for i in cycled)}: exchanged among each other?"
+        for i, miss in zip(self.outliers, self.misses_mm, strict=True):
+            yield f"{labels[i]}: {miss:.3g} mm from where the others say; misplaced or mislabelled?"
+
+
+def suspicion(moving: np.ndarray, fixed: np.ndarray, noise: np.ndarray, align: str, *, known: bool) -> Suspicion:
+    """Look for landmark pairs that cannot be right.
+
+    Outliers by Rosner's generalised test: take out the worst landmark again and again; the last one that is worse than
+    chance allows (the worst of those left, Šidák) and all that went before it are outliers, so that none hides behind
+    another. Another pairing by its Bayes factor against the given one, each averaged over its own likely parameters: as
+    its mean is 1 if the given pairing is right, it exceeds 1/α with a probability of at most α.
+
+    Args:
+        moving, fixed: (n, d) pairs, mm.
+        noise: (n, d, d) localisation covariances, mm², in fixed space.
+        align: what the alignment may be.
+        known: whether the noise is known (from files, say) or only its relative sizes are, and its level is estimated.
+    """
+    n, d = moving.shape
+    mirrored = bool(n > d and trend.looks_mirrored(moving, fixed))
+    setting = _Setting(moving, fixed, align)
+    model = _model(setting, noise, known)
+    if mirrored or model is None:
+        return Suspicion(np.arange(n), (), (), mirrored)
+    order = _better_order(setting, model)
+    y = setting.displacements(order)
+    outliers = _outliers(model, y)
+    return Suspicion(order, outliers, tuple(_misses(model, y, outliers)), False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Setting:
+    """The two sets of points and what the alignment may be; the pairs are open."""
+
+    moving: np.ndarray
+    fixed: np.ndarray
+    align: str
+
+    @property
+    def turns(self) -> bool:
+        return self.align not in ("none", "translation")
+
+    @property
+    def grows(self) -> bool:
+        return self.align in ("similarity", "affine")
+
+    def rotation(self, order: np.ndarray) -> np.ndarray:
+        """R, from moving to fixed, the fixed landmarks in this order: the model is linear around it.
+
+        Landmarks that are far off pull less: a gross error should not turn the others away.
+        """
+        x, f = self.moving, self.fixed[order]
+        turn, weights = np.eye(x.shape[1]), np.ones(len(x))
+        for _ in range(ROUNDS if self.turns else 0):
+            x, f = x - weights @ x / weights.sum(), f - weights @ f / weights.sum()
+            turn = trend.best_rotation((weights[:, None] * f).T @ x)
+            distances = np.linalg.norm(x @ turn.T - f, axis=1)
+            weights = 1 / np.maximum(distances, max(float(np.median(distances)), 1e-9 * self.extent))
+        return turn
+
+    def turned_back(self, order: np.ndarray) -> np.ndarray:
+        """(n, d) the fixed points in this order, turned and shifted onto the moving ones where the alignment may be."""
+        f = self.fixed[order] @ self.rotation(order)
+        return f + np.median(self.moving - f, axis=0) if self.turns else f
+
+    def remainder(self, order: np.ndarray) -> float:
+        """What the best shift, and where the alignment turns the best rotation, leave of the squared distances."""
+        x, f = self.moving, self.fixed[order]
+        if self.align != "none":
+            x, f = x - x.mean(axis=0), f - f.mean(axis=0)
+        if not self.turns:
+            return float(np.sum((f - x) ** 2))
+        return -float(np.sum(trend.best_rotation(f.T @ x) * (f.T @ x)))
+
+    def displacements(self, order: np.ndarray) -> np.ndarray:
+        """(n, d) what the model has to explain."""
+        return self.turned_back(order) - self.moving
+
+    def take(self, rows: np.ndarray) -> "_Setting":
+        return _Setting(self.moving[rows], self.fixed[rows], self.align)
+
+    @functools.cached_property
+    def extent(self) -> float:
+        """How wide the moving landmarks lie, mm."""
+        return 2 * float(np.sqrt(np.mean(np.sum((self.moving - self.moving.mean(axis=0)) ** 2, axis=1)))) or 1.0
+
+    @functools.cached_property
+    def basis(self) -> np.ndarray:
+        """(n·d, b) how the alignment, as far as the landmarks determine it, moves them."""
+        centred = self.moving - self.moving.mean(axis=0)
+        free, _ = trend.determined_trend(self.align, centred)
+        extended = np.c_[centred / free.scale, np.ones(len(centred))]
+        return np.einsum("bac,mc->mab", np.asarray(free.generators), extended).reshape(centred.size, -1)
+
+
+# ------------------------------------------------------------------------------------- the model at all its parameters
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _LeftOut:
+    """Each landmark against the others: the chance of one so far off, and how far it is, mm."""
+
+    chances: np.ndarray
+    misses_mm: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Model:
+    """The small-deformation model of landmarks on a grid of parameters, g in all, equally likely beforehand.
+
+    Args:
+        precision: (g, n, d, n, d) P; zero for landmarks that were left out.
+        base: (g,) −½log|M| − ½log|HᵀM⁻¹H|.
+        freedom: the coordinates less the parameters of the alignment.
+        floor: s₀², mm²: beforehand τ² is inverse gamma of one degree of freedom around it; None if τ = 1 is known.
+        kept: (n,) landmarks that were not left out.
+    """
+
+    precision: np.ndarray
+    base: np.ndarray
+    freedom: int
+    floor: float | None
+    kept: np.ndarray
+
+    def log_density(self, misfit: np.ndarray) -> np.ndarray:
+        """Log p(y | θ) from yᵀPy, τ integrated out: (g, …) for (g, …)."""
+        base = self.base.reshape(-1, *[1] * (misfit.ndim - 1))
+        return base + _log_radial(misfit, self.freedom, self.floor)
+
+    def log_evidence(self, y: np.ndarray) -> float:
+        """Log p(y), θ averaged over."""
+        return float(logsumexp(self.log_density(np.sum(self.duals(y) * y, axis=(1, 2)))) - np.log(len(self.base)))
+
+    def swapped_log_evidence(self, y: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """(n, n) the same after each exchange of two fixed landmarks: yᵢ changes by e = fⱼ − fᵢ and yⱼ by −e.
+
+        The misfit changes by 2e·(λᵢ − λⱼ) + eᵀ(Pᵢᵢ + Pⱼⱼ − Pᵢⱼ − Pⱼᵢ)e, λ = Py.
+        """
+        duals, change = self.duals(y), places[None] - places[:, None]
+        misfit = np.broadcast_to(np.sum(duals * y, axis=(1, 2))[:, None, None], (len(duals), len(y), len(y))).copy()
+        for a, b in np.ndindex(y.shape[1], y.shape[1]):
+            block = self.precision[:, :, a, :, b]
+            own = np.einsum("gii->gi", block)
+            misfit += change[..., a] * change[..., b] * (own[:, :, None] + own[:, None] - block - block.swapaxes(1, 2))
+        for a in range(y.shape[1]):
+            misfit += 2 * change[..., a] * (duals[:, :, None, a] - duals[:, None, :, a])
+        return logsumexp(self.log_density(misfit), axis=0) - np.log(len(self.base))
+
+    def left_out(self, y: np.ndarray) -> _LeftOut:
+        """Each landmark judged by the others, under parameters that the others think likely.
+
+        Given θ it misses by Pᵢᵢ⁻¹λᵢ, and λᵢᵀPᵢᵢ⁻¹λᵢ, against the misfit of the others, is Fisher's F (χ² where τ is
+        known). The chances are averaged with the weights p(θ | the others), which are p(y | θ) without the landmark.
+        """
+        d = y.shape[1]
+        duals = self.duals(y)
+        blocks = np.einsum("giaib->giab", self.precision) + np.eye(d) * ~self.judged[:, None, None]
+        misses = np.linalg.solve(blocks, duals[..., None])[..., 0]
+        own = np.sum(misses * duals, axis=-1)
+        others = np.maximum(np.sum(duals * y, axis=(1, 2))[:, None] - own, 0)
+        freedom = self.freedom - d
+        log = self.base[:, None] - 0.5 * np.linalg.slogdet(blocks)[1] + _log_radial(others, freedom, self.floor)
+        weights = np.exp(log - logsumexp(log, axis=0))
+        if self.floor is None:
+            tails = chi2.sf(own, d)
+        else:
+            tails = fisher.sf(own / d * (freedom + 1) / (others + self.floor), d, freedom + 1)
+        chances = np.where(self.judged, np.sum(weights * tails, axis=0), 1.0)
+        return _LeftOut(chances, np.linalg.norm(np.einsum("gi,gia->ia", weights, misses), axis=1))
+
+    def without(self, i: int) -> "_Model":
+        """The model of the other landmarks: P − P·ᵢPᵢᵢ⁻¹Pᵢ·."""
+        block, column = self.precision[:, i, :, i, :], self.precision[:, :, :, i, :]
+        solved = np.linalg.solve(block, np.moveaxis(column, -1, 1).reshape(*block.shape[:2], -1))
+        removed = (column.reshape(len(block), -1, block.shape[1]) @ solved).reshape(self.precision.shape)
+        base = self.base - 0.5 * np.linalg.slogdet(block)[1]
+        kept = self.kept & (np.arange(len(self.kept)) != i)
+        return _Model(self.precision - removed, base, self.freedom - block.shape[-1], self.floor, kept)
+
+    @functools.cached_property
+    def judged(self) -> np.ndarray:
+        """(n,) of which the others say anything in every direction: the alignment may need a landmark for itself."""
+        blocks = np.einsum("giaib->giab", self.precision[:1])[0]
+        return self.kept & (np.linalg.eigvalsh(blocks)[:, 0] > DETERMINED * np.abs(self.precision[0]).max())
+
+    def duals(self, y: np.ndarray) -> np.ndarray:
+        """(g, n, d) λ = Py."""
+        return (self.precision.reshape(-1, y.size, y.size) @ y.ravel()).reshape(-1, *y.shape)
+
+
+def _log_radial(misfit: np.ndarray, freedom: int, floor: float | None) -> np.ndarray:
+    """What the density of so many coordinates owes to their misfit: normal, or Student's with τ integrated out."""
+    if floor is None:
+        return -0.5 * misfit - 0.5 * freedom * np.log(2 * np.pi)
+    front = gammaln((freedom + 1) / 2) - gammaln(0.5) - 0.5 * freedom * np.log(np.pi) + 0.5 * np.log(floor)
+    return front - 0.5 * (freedom + 1) * np.log(floor + np.maximum(misfit, 0))
+
+
+def _model(setting: _Setting, noise: np.ndarray, known: bool) -> _Model | None:
+    """P at every θ; None where the landmarks are too few to say anything of one by the others."""
+    n, d = setting.moving.shape
+    if n * d - setting.basis.shape[1] < 2 * d:
+        return None
+    scales = _length_scales(setting.moving)
+    grid = np.array(list(itertools.product(scales, *(_known_sizes(setting, noise) if known else (RATIOS, (0.0,))))))
+    most = max(1, MOST_NUMBERS // (n * d) ** 2)
+    if len(grid) > most:  # those that a sample of the landmarks thinks likeliest
+        few = np.linspace(0, n - 1, SAMPLE).astype(int)
+        sample = _model_at(setting.take(few), noise[few], known, grid)
+        y = setting.displacements(np.arange(n))[few]
+        grid = grid[np.argsort(sample.log_density(np.sum(sample.duals(y) * y, axis=(1, 2))))[-most:]]
+    return _model_at(setting, noise, known, grid)
+
+
+def _model_at(setting: _Setting, noise: np.ndarray, known: bool, grid: np.ndarray) -> _Model:
+    """P at these length scales, and amplitudes and white standard deviations in units of the noise, (g, 3)."""
+    n, d = setting.moving.shape
+    freedom = n * d - setting.basis.shape[1]
+    turn, level = setting.rotation(np.arange(n)), float(np.mean(np.trace(noise, axis1=1, axis2=2))) / d
+    squared = _squared_distances(setting.moving, setting.moving)
+    grams = np.array([a**2 * np.exp(-0.5 * squared / scale**2) + w**2 * np.eye(n) for scale, a, w in grid])
+    inverse, log_det = _inverted(grams, turn.T @ noise @ turn / level)
+    solved = inverse @ setting.basis
+    inner = setting.basis.T @ solved
+    precision = inverse - solved @ np.linalg.solve(inner, solved.swapaxes(1, 2))
+    unit, floor = (level, None) if known else (1.0, (EXACT * setting.extent) ** 2)
+    base = -0.5 * (log_det + np.linalg.slogdet(inner)[1] + freedom * np.log(unit))
+    return _Model(precision.reshape(-1, n, d, n, d) / unit, base, freedom, floor, np.ones(n, dtype=bool))
+
+
+def _inverted(grams: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(g, nd, nd) M⁻¹ and (g,) log|M| of M = K⊗I + D; of n×n matrices where the noise is the same along every axis."""
+    n, d = noise.shape[:2]
+    variances = np.trace(noise, axis1=1, axis2=2) / d
+    if np.allclose(noise, variances[:, None, None] * np.eye(d), rtol=0, atol=1e-9 * variances.min()):
+        small = grams + np.diag(variances)
+        return np.kron(np.linalg.inv(small), np.eye(d)), d * np.linalg.slogdet(small)[1]
+    full = np.kron(grams, np.eye(d))
+    for i in range(n):
+        full[:, i * d : (i + 1) * d, i * d : (i + 1) * d] += noise[i]
+    return np.linalg.inv(full), np.linalg.slogdet(full)[1]
+
+
+def _length_scales(moving: np.ndarray) -> np.ndarray:
+    """From half the landmarks' spacing to twice their extent, mm."""
+    squared = _squared_distances(moving, moving)
+    extent = float(np.sqrt(squared.max())) or 1.0
+    apart = np.sqrt(np.where(squared > (1e-6 * extent) ** 2, squared, np.inf).min(axis=1))
+    spacing = float(np.median(apart[np.isfinite(apart)])) if np.isfinite(apart).any() else extent
+    return np.geomspace(0.5 * spacing, 2 * extent, LENGTHS)
+
+
+def _known_sizes(setting: _Setting, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Amplitudes, and white standard deviations, over a known noise: up to what the displacements may be.
+
+    The noise of localisation may be known, and two brains still differ from landmark to landmark by more than that and
+    in no smooth way: without a part that is white, places that vary between people would be suspect.
+    """
+    y = setting.displacements(np.arange(len(noise)))
+    level = np.sqrt(np.mean(np.trace(noise, axis1=1, axis2=2)) / y.shape[1])
+    largest = float(np.sqrt(np.mean((y - y.mean(axis=0)) ** 2)) / level)
+    sizes = lambda least, most, count: np.r_[0.0, np.geomspace(least, max(most, 4 * least), count)]
+    return sizes(0.5, 3 * largest, KNOWN_SIZES), sizes(0.5, largest, KNOWN_SIZES - 1)
+
+
+# ------------------------------------------------------------------------------------------------------------- pairing
+
+
+def _better_order(setting: _Setting, model: _Model) -> np.ndarray:
+    """The order of the fixed landmarks that explains the pairs far better than their own, which it is otherwise."""
+    given = np.arange(len(setting.moving))
+    worth = lambda order: model.log_evidence(setting.displacements(order)) - _surprise(order)
+    plain = worth(given)
+    others = [order for order in _other_orders(setting) if worth(order) > plain]
+    best = max((_exchanged(setting, model, start) for start in (given, *others)), key=worth)
+    if worth(best) <= plain - np.log(SUSPICION):
+        return given
+    for cycle in _cycles(best):
+        if not _listed_otherwise(best) and _outliers_explain(setting, model, best, cycle):
+            best = np.where(np.isin(given, cycle), given, best)
+    return best
+
+
+def _exchanged(setting: _Setting, model: _Model, order: np.ndarray) -> np.ndarray:
+    """Exchange the two fixed landmarks that gain most, as long as any two gain more than that is surprising.
+
+    An exchange that takes more pairs out of their order has to be convincing by itself, and not only to ride along.
+    """
+    n = len(order)
+    rows = np.arange(n)
+    for _ in rows:
+        places, moved = setting.turned_back(order), order != rows
+        after = order[None, :] != rows[:, None]  # whether row i is out of order with the fixed landmark of row j
+        count = moved.sum() - moved[:, None] - moved[None] + after + after.T
+        costs = np.array([_log_count(n, k) for k in range(n + 1)])
+        evidence = model.swapped_log_evidence(places - setting.moving, places) - costs[count]
+        evidence += np.log(SUSPICION) * (count > moved.sum())
+        np.fill_diagonal(evidence, -np.inf)
+        i, j = np.unravel_index(np.argmax(evidence), evidence.shape)
+        if evidence[i, j] <= model.log_evidence(places - setting.moving) - costs[moved.sum()]:
+            break
+        order = order.copy()
+        order[[i, j]] = order[[j, i]]
+    return order
+
+
+def _surprise(order: np.ndarray) -> float:
+    """−log of how likely an order is beforehand among all wrong ones: a reversal or a shift as likely as all others."""
+    n = len(order)
+    return float(np.log(2 * n)) if _listed_otherwise(order) else _log_count(n, int(np.sum(order != np.arange(n))))
+
+
+def _log_count(n: int, moved: int) -> float:
+    """Log of the number of orders that move k of n things, C(n, k)·k!/e, times 2ᵏ: all k together weigh ½ at most."""
+    if moved < 2:
+        return 0.0
+    return float(gammaln(n + 1) - gammaln(n - moved + 1) - 1 + moved * np.log(2))
+
+
+def _listed_otherwise(order: np.ndarray) -> str:
+    """How a list as a whole is out of order, if it is reversed or shifted; else empty."""
+    rows = np.arange(len(order))
+    if np.array_equal(order, rows) or len(order) < 3:
+        return ""
+    if np.array_equal(order, rows[::-1]):
+        return "in reverse order"
+    shift = min(int(order[0]), len(order) - int(order[0]))
+    return f"shifted by {shift}" if np.array_equal(order, (rows + order[0]) % len(order)) else ""
+
+
+def _cycles(order: np.ndarray) -> Iterator[tuple[int, ...]]:
+    """The groups of rows that exchange their fixed landmarks among each other."""
+    seen: set[int] = set()
+    for first in np.flatnonzero(order != np.arange(len(order))):
+        cycle = []
+        row = int(first)
+        while row not in seen:
+            seen.add(row)
+            cycle.append(row)
+            row = int(order[row])
+        if cycle:
+            yield tuple(cycle)
+
+
+def _outliers_explain(setting: _Setting, model: _Model, order: np.ndarray, cycle: tuple[int, ...]) -> bool:
+    """Whether one landmark, or all of them, being anywhere is likelier than that they are exchanged.
+
+    A landmark that lies anywhere has the density 1/V, V the volume that the landmarks span, and is one of n.
+    """
+    n, d = setting.moving.shape
+    rows = np.arange(n)
+    undone = np.where(np.isin(rows, cycle), rows, order)
+    y, price = setting.displacements(undone), d * np.log(setting.extent) + np.log(n)
+    exchanged = model.log_evidence(setting.displacements(order)) - _surprise(order)
+    for gone in (*((i,) for i in cycle), *([cycle] if len(cycle) <= MOST_OUTLIERS * n else [])):
+        rest = functools.reduce(_Model.without, gone, model)
+        if rest.log_evidence(y) - _surprise(undone) - len(gone) * price > exchanged:
+            return True
+    return False
+
+
+def _other_orders(setting: _Setting) -> Iterator[np.ndarray]:
+    """Orders worth a try: the best reversed or shifted one, and that in which the landmarks lie nearest to each other.
+
+    Beyond some hundred landmarks only short shifts, since each takes its time.
+    """
+    rows = np.arange(len(setting.moving))
+    near = len(rows) <= MOST_ASSIGNED
+    shifts = rows[1:] if near else [*rows[1 : NEAR_SHIFTS + 1], *rows[-NEAR_SHIFTS:]]
+    yield min((rows[::-1], *(np.roll(rows, -shift) for shift in shifts)), key=setting.remainder)
+    if near:
+        yield min(_nearest_orders(setting), key=setting.remainder)
+
+
+def _nearest_orders(setting: _Setting) -> Iterator[np.ndarray]:
+    """Assign each moving landmark a fixed one, align, assign again: from several starts."""
+    x, f = setting.moving, setting.fixed
+    kind = "similarity" if setting.grows else "rigid" if setting.turns else setting.align
+    for costs in _first_costs(setting):
+        order = linear_sum_assignment(costs)[1]
+        for _ in range(ROUNDS):
+            found = trend.procrustes(kind, x, f[order], np.ones(len(x)))
+            again = linear_sum_assignment(_squared_distances(np.asarray(found(x)), f))[1]
+            if np.array_equal(again, order):
+                break
+            order = again
+        yield order
+
+
+def _first_costs(setting: _Setting) -> Iterator[np.ndarray]:
+    """(n, n) how unlike a moving and a fixed landmark are: as the sets lie, centred, turned, or by their distances."""
+    x, f = setting.moving, setting.fixed
+    yield _squared_distances(x, f)
+    x, f = x - x.mean(axis=0), f - f.mean(axis=0)
+    x = x * (float(np.linalg.norm(f)) / (float(np.linalg.norm(x)) or 1.0)) if setting.grows else x
+    yield _squared_distances(x, f)
+    if setting.turns:
+        (_, u), (_, v) = (np.linalg.eigh(side.T @ side) for side in (x, f))
+        for signs in itertools.product((-1, 1), repeat=x.shape[1]):
+            turn = (v * signs) @ u.T
+            if np.linalg.det(turn) > 0:
+                yield _squared_distances(x @ turn.T, f)
+        near, far = (np.sort(np.sqrt(_squared_distances(side, side)), axis=1) for side in (x, f))
+        yield _squared_distances(near, far)  # how far the others are does not depend on any alignment
+
+
+def _squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.sum((x[:, None] - y) ** 2, axis=2)
+
+
+# ------------------------------------------------------------------------------------------------------------ outliers
+
+
+def _outliers(model: _Model, y: np.ndarray) -> tuple[int, ...]:
+    """Rosner's generalised test: all landmarks up to the last that is too far off, once those before it are gone."""
+    n, d = y.shape
+    taken: list[int] = []
+    guilty = 0
+    while len(taken) < min(MOST_OUTLIERS * n, guilty + HIDDEN) and model.freedom >= 2 * d:
+        chances = model.left_out(y).chances
+        worst = int(np.argmin(chances))
+        if not model.judged[worst]:
+            break
+        taken.append(worst)
+        if -np.expm1(model.kept.sum() * np.log1p(-min(chances[worst], 1 - 1e-12))) < SUSPICION:
+            guilty = len(taken)
+        model = model.without(worst)
+    return tuple(taken[:guilty])
+
+
+def _misses(model: _Model, y: np.ndarray, outliers: tuple[int, ...]) -> Iterator[float]:
+    """How far each outlier is from where the landmarks that are none say, mm."""
+    for i in outliers:
+        rest = functools.reduce(_Model.without, (j for j in outliers if j != i), model)
+        yield float(rest.left_out(y).misses_mm[i])
