@@ -18,7 +18,6 @@ from kunita.scores import (
     rank_correlation,
     scores,
     sparsification,
-    suspects,
 )
 
 
@@ -61,18 +60,6 @@ def test_predictions_have_the_scores_of_their_errors():
     assert found.log_scores.mean() == pytest.approx(expected.nll)
     np.testing.assert_allclose(covered(found.pit, LEVELS).mean(axis=0), expected.coverage)
     np.testing.assert_allclose(found.stds**2, [np.trace(c) / 2 for c in covariances])
-
-
-def test_of_honest_registrations_one_in_a_hundred_has_a_suspect():
-    rng = np.random.default_rng(0)
-    accused = [suspects(rng.chisquare(3, 30), 3).any() for _ in range(3000)]
-    assert abs(np.mean(accused) - 0.01) < 4 * np.sqrt(0.01 / 3000)
-
-
-def test_a_landmark_far_off_is_suspect_and_alone():
-    squared = np.full(30, 3.0)
-    squared[4] = 60.0
-    assert np.flatnonzero(suspects(squared, 3)).tolist() == [4]
 
 
 # --------------------------------------------------------------------------------------------------------- calibration

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from kunita import scores
-from kunita.cohort.prior import LEAST_OTHERS, learn_prior, learn_without_each
+from kunita.cohort.leave_one_out import LEAST_OTHERS
+from kunita.cohort.prior import learn_prior, learn_without_each
 from kunita.cohort.study import PAPER, Trained, Tried, study, without_covariances
 from kunita.cohort.study_findings import OWN, Learning, findings
 from kunita.cohort.study_tables import (

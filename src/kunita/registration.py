@@ -31,7 +31,7 @@ CONTRADICTION = 6.0
 BEST = "best"
 """In place of a kernel's family: the one with the largest evidence."""
 
-TOO_SURE = 0.6
+TOO_SURE = 0.45
 """Amplitude over length scale beyond which the linearised posterior is too sure (`benchmarks/calibration.py`)."""
 
 LIGHT = 0.3
@@ -411,7 +411,7 @@ def _fit_remarks(
     if steepness(fit.kernel) > TOO_SURE and wish.model != "small":
         yield (
             f"the prior's amplitude is {steepness(fit.kernel):.2g} of its length scale: beyond {TOO_SURE:g} the "
-            "uncertainty, a linearisation, is too small (docs/uncertainty.md)"
+            "uncertainty, a linearisation, is too small away from landmarks (docs/uncertainty.md)"
         )
     if np.linalg.det(fit.alignment.matrix) < 0:
         yield "suspect: the alignment is a mirror image, so the whole map turns space inside out; check left and right"

@@ -1,4 +1,4 @@
-"""How good were predictions that said how sure they are? Errors, coverage, log score, calibration, suspects."""
+"""How good were predictions that said how sure they are? Errors, coverage, log score, calibration."""
 
 import dataclasses
 
@@ -9,9 +9,6 @@ LEVELS = (0.50, 0.80, 0.90, 0.95, 0.99)
 
 CALIBRATION_LEVELS = tuple(k / 20 for k in range(1, 20))
 """0.05, 0.10 … 0.95: the regions whose coverage the calibration error averages over."""
-
-SUSPICION = 0.01
-"""A landmark is suspect if one so far off is expected in fewer than this fraction of registrations of this size."""
 
 RESAMPLES = 2000
 """Of a bootstrap."""
@@ -41,12 +38,6 @@ def log_scores(squared: np.ndarray, covariances: np.ndarray) -> np.ndarray:
     """(n,) negative log densities of what was observed, −log N(e; 0, C), in nats."""
     d = covariances.shape[-1]
     return 0.5 * (squared + np.linalg.slogdet(covariances)[1] + d * np.log(2 * np.pi))
-
-
-def suspects(squared: np.ndarray, dimension: int) -> np.ndarray:
-    """Which of n leave-one-out errors are too large to be chance, the largest of n expected (Šidák)."""
-    tail = chi2.sf(squared, dimension)
-    return -np.expm1(len(squared) * np.log1p(-np.minimum(tail, 1 - 1e-12))) < SUSPICION
 
 
 # --------------------------------------------------------------------------------------------------------- predictions

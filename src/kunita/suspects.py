@@ -22,7 +22,9 @@ from scipy.stats import chi2
 from scipy.stats import f as fisher
 
 from kunita.inference import trend
-from kunita.scores import SUSPICION
+
+SUSPICION = 0.01
+"""A landmark is suspect if one so far off is expected in fewer than this fraction of registrations of this size."""
 
 LENGTHS = 6
 """Length scales of the grid, from half the landmarks' spacing to twice their extent."""

@@ -29,9 +29,6 @@ STILL = Gaussian(100.0, 1e-3)
 LEAST_OTHERS = 2
 """With fewer other cases to learn from, a case's own parameters are used."""
 
-UNDETERMINED = "the landmarks do not determine the "
-"""How the remark of a registration begins that could not choose a parameter by the evidence."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
@@ -241,17 +238,14 @@ class Parameters:
         amplitude_mm, noise_mm: standard deviations; no noise where it is known.
         remarks: what the registration that chose them warned of.
         converged: whether that registration did.
+        undetermined: whether the evidence was flat, so that a value is a limit of the search or a guess.
     """
 
     amplitude_mm: float
     noise_mm: float | None
     remarks: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     converged: bool = dataclasses.field(default=True, compare=False)
-
-    @property
-    def undetermined(self) -> bool:
-        """Whether the evidence was flat: a value is then a limit of the search or a guess."""
-        return any(remark.startswith(UNDETERMINED) for remark in self.remarks)
+    undetermined: bool = dataclasses.field(default=False, compare=False)
 
 
 def own_parameters(case: Case, length_scale: float | None, num_rows: int, align: str = "rigid") -> Parameters:
@@ -262,7 +256,8 @@ def own_parameters(case: Case, length_scale: float | None, num_rows: int, align:
     reg = register_rows(case.moving, case.fixed, num_rows, kernel=kernel, length_scale=length_scale, align=align)
     assert isinstance(reg.kernel, Gaussian)  # the family that `register` chooses from
     noise = None if case.knows_noise else reg.noise_mm
-    return Parameters(float(reg.kernel.amplitude), noise, reg.warnings, reg.converged)
+    flat = any(not one.decided for one in reg.chosen)
+    return Parameters(float(reg.kernel.amplitude), noise, reg.warnings, reg.converged, flat)
 
 
 def leave_one_patient_out(own: Sequence[Parameters]) -> tuple[Parameters, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from kunita.cohort.leave_one_out import Rows
+from kunita.cohort.leave_one_out import LEAST_OTHERS, Rows
 from kunita.data.cohort import Case
 from kunita.errors import ArgumentError
 from kunita.inference.choice import Choice, Dials, Held, Search, choose, choose_without_each, search_for
@@ -18,9 +18,6 @@ from kunita.inference.trend import check_kind
 from kunita.kernels import FAMILIES
 from kunita.posterior import MODELS
 from kunita.prior import Prior
-
-LEAST_OTHERS = 2
-"""With fewer other cases to learn from, leave-one-patient-out makes no sense."""
 
 
 def learn_prior(

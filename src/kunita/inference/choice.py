@@ -208,7 +208,7 @@ def choose_without_each(
     for i, search in enumerate(searches):
         others, there = [*samples[:i], *samples[i + 1 :]], everything.without(i)
         leading = functools.partial(_small_total, others, dials, search)
-        theta = maximise(lambda at: _plus(leading(at), there.missing(at)), there.theta, search.free, search.bounds)  # noqa: B023
+        theta = _ascend(lambda at: _plus(leading(at), there.missing(at)), there.theta, search.bounds)  # noqa: B023
         far = np.abs(theta - there.theta).max() > NEAR or not there.followed
         found = _searched(others, dials, search, model) if far else dataclasses.replace(there, theta=theta)
         choices.append(_choice(others, dials, search, found))
@@ -233,7 +233,7 @@ def _searched(samples: Sequence[Sample], dials: Dials, search: Search, model: st
     if not search.free.any():
         return _Found(search.start, nothing, True)
     leading = functools.partial(_small_total, samples, dials, search)
-    theta = maximise(leading, search.start, search.free, search.bounds)
+    theta = maximise(leading, search.start, search)
     if model == "small":
         return _Found(theta, nothing, True)
     found = follow(samples, dials, search, theta)
@@ -270,23 +270,32 @@ def _small_total(samples: Sequence[Sample], dials: Dials, search: Search, theta:
     return value, np.where(search.free, slope, 0.0)
 
 
-def maximise(
-    value: Callable[[np.ndarray], Value], start: np.ndarray, free: np.ndarray, bounds: np.ndarray
-) -> np.ndarray:
+STARTS = ((0.0, 0.0, 0.0), (-1.2, 0.0, 0.0), (0.8, 0.7, -1.0), (0.0, -1.0, 1.0))
+"""From where the optimum is looked for: steps in the logarithm of length scales, amplitudes and noise."""
+
+
+def maximise(value: Callable[[np.ndarray], Value], start: np.ndarray, search: Search) -> np.ndarray:
     """The best of a few local searches; the start itself if none of them ends in a finite number."""
-    size = max(1.0, abs(value(start)[0])) if np.isfinite(value(start)[0]) else 1.0
+    steps = np.array([[*(scale, amplitude) * (len(start) // 2), noise] for scale, amplitude, noise in STARTS])
+    found = [_ascend(value, start + step * search.free, search.bounds) for step in steps]
+    return max(found, key=lambda theta: _finite(value(theta)[0])) if found else start
+
+
+def _ascend(value: Callable[[np.ndarray], Value], start: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """The nearest maximum within bounds."""
+    start = np.clip(start, *bounds.T)
+    size = max(1.0, abs(_finite(value(start)[0], 1.0)))
 
     def loss(theta: np.ndarray) -> Value:
         found, slope = value(theta)
         return -found / size, -slope / size
 
-    shifts = np.zeros((4, len(start)))
-    shifts[1, :-1:2], shifts[2, :-1:2], shifts[2, 1:-1:2], shifts[2, -1] = -1.2, 0.8, 0.7, -1.0
-    shifts[3, 1:-1:2], shifts[3, -1] = -1.0, 1.0
-    search = functools.partial(scipy.optimize.minimize, loss, jac=True, method="L-BFGS-B", bounds=bounds)
-    found = [search(np.clip(start + shift * free, *bounds.T)) for shift in shifts]
-    finite = [f for f in found if np.isfinite(f.fun)]
-    return min(finite, key=lambda f: f.fun).x if finite else start
+    found = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    return found.x if np.isfinite(found.fun) else start
+
+
+def _finite(number: float, otherwise: float = -np.inf) -> float:
+    return number if np.isfinite(number) else otherwise
 
 
 # ------------------------------------------------------------------------------------------- what it misses, measured
@@ -329,7 +338,7 @@ def follow(
     for _ in range(ROUNDS):
         total = lambda at, m=missing: _plus(leading(at), m(at))
         near = np.clip(np.stack([theta - reach, theta + reach], axis=1), *search.bounds.T[:, :, None])
-        proposal = maximise(total, theta, search.free & (np.ptp(near, axis=1) > 0), near)
+        proposal = _ascend(total, theta, near)
         if total(proposal)[0] - total(theta)[0] < ENOUGH:
             break
         there = missing_around(samples, dials, search.free, proposal, missing.fits)

@@ -50,8 +50,8 @@ LEVELS = (1e4, 1e3, 1e2, 30.0, 10.0, 3.0, 1.0)
 MAX_ITERATIONS = 60
 """Of one method at one level."""
 
-MAX_TOTAL = 400
-"""Of all together: then no further level is tried."""
+MAX_TOTAL, MAX_ROUGHLY = 400, 100
+"""Of all together: then no further level is tried. A rough fit that takes longer is of landmarks that contradict."""
 
 REFRESH_ROUNDS = 20
 """Of the noise that the map carries over from moving landmarks."""
@@ -128,7 +128,7 @@ def solve(
     tolerance = near if roughly else TOLERANCE * min(1.0, sd) + rounding
     state = directly(problem, start, near, SEARCH_DRIFT, log)
     if state.misfit > near:
-        state = continuation(problem, start, near, log)
+        state = continuation(problem, start, near, log, MAX_ROUGHLY if roughly else MAX_TOTAL)
     if not roughly:
         state = directly(problem, state, tolerance, shooting.MAX_DRIFT, log)
     failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
@@ -150,14 +150,14 @@ def directly(problem: Problem, state: State, tolerance: float, max_drift: float,
     return state
 
 
-def continuation(problem: Problem, state: State, near: float, log: Log) -> State:
+def continuation(problem: Problem, state: State, near: float, log: Log, most: int = MAX_TOTAL) -> State:
     """Lower the noise from 10⁴·D to D, level by level; where a level is too far from the last one, halve the way.
 
     Gauss–Newton and exact Newton follow the path of optima; when it cannot be followed in steps of 5 % or more, the
     trust regions take the level over; when they fail too, one last try is made at the noise itself.
     """
     reached, ahead, lost = np.inf, list(LEVELS), False
-    while ahead and len(log) < MAX_TOTAL:
+    while ahead and len(log) < most:
         factor = ahead[0]
         level = eqx.tree_at(lambda p: p.noise, problem, factor * problem.noise)
         goal = near if factor == 1.0 else 10 * near * factor**0.5
