@@ -19,6 +19,7 @@ import argparse
 import dataclasses
 import itertools
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,13 @@ def row(kind: str, mode: str, verdicts: list[Verdict], least: float | None) -> s
     return f"| {kind} | {mode} | {len(verdicts)} | {'–' if kind == 'clean' else found} | {share} |"
 
 
+def holds(verdicts: list[Verdict], least: float | None) -> bool:
+    """Whether the limits are kept."""
+    accused, innocent = (sum(getattr(v, name) for v in verdicts) for name in ("accused", "innocent"))
+    enough = least is None or np.mean([v.found for v in verdicts]) >= least
+    return bool(enough and accused <= 0.05 * innocent)
+
+
 def by_distance(verdicts: list[Verdict]) -> str:
     """The share of exchanges found, by how far apart the two landmarks are."""
     parts = []
@@ -199,18 +207,21 @@ def main() -> None:
     warnings.simplefilter("ignore", KunitaWarning)
     cases = read_resect(Path(options.data))
     print("| planted | noise | trials | found | accused |\n|---|---|---|---|---|")
-    distances = []
+    distances, kept = [], []
     for learned in (False, True):
         for kind, (_, least) in KINDS.items():
             verdicts = trials(cases, kind, learned, options)
             mode = "of other patients" if learned else "unknown"
             print(row(kind, mode, verdicts, least), flush=True)
+            kept.append(holds(verdicts, least))
             if kind == "two swapped":
                 distances.append(f"swapped, noise {mode}: {by_distance(verdicts)}")
     clean, marks = rater_trials(Path(options.data), options)
     print(row("clean", "AFIDs raters", clean, None))
     print(row("mark of one rater", "AFIDs raters", marks, 0.95))
     print(*distances, sep="\n")
+    if not all((*kept, holds(clean, None), holds(marks, 0.95))):
+        sys.exit("a limit was not kept")
 
 
 if __name__ == "__main__":

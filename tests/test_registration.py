@@ -218,3 +218,9 @@ def test_a_swapped_pair_is_named_in_the_summary():
     line = next(line for line in reg.summary().splitlines() if "suspects" in line)
     assert "3" in line
     assert "10" in line
+
+
+@pytest.mark.parametrize(("amplitude", "said"), [(0.44, False), (0.46, True)])
+def test_a_prior_that_bends_space_too_much_is_said_to_make_the_posterior_too_sure(amplitude, said):
+    reg = kunita.register(MOVING, MOVING, kernel=kunita.Gaussian(1.0, amplitude), noise=0.1)
+    assert any("of its length scale" in remark for remark in reg.warnings) is said

@@ -103,7 +103,7 @@ def _register(commands: argparse._SubParsersAction) -> None:
     model.add_argument(
         "--kernel", choices=(*KERNELS, "best"), help="family of the prior (default: gaussian); best: the evidence's"
     )
-    model.add_argument("--align", choices=ALIGNMENTS, default="rigid", help="alignment in the model (default: rigid)")
+    model.add_argument("--align", choices=ALIGNMENTS, help="alignment in the model (default: rigid, or the prior's)")
     model.add_argument("--model", choices=MODELS, default="endpoint", help="posterior (default: endpoint)")
     model.add_argument("--prior", type=Path, metavar="prior.json", help="kernel and noise that `kunita tune` learned")
     model.add_argument("--scale-noise", action="store_true", help="choose a factor on the given noise, too")
@@ -269,7 +269,8 @@ def _loo(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")
     command.add_argument("--length-scales", type=_numbers, metavar="MM,…", help="also try these, the rest learned")
     command.add_argument("--prior", type=Path, metavar="prior.json", help="use this prior for all cases, learn nothing")
-    command.add_argument("--kernel", choices=KERNELS, help="family of the prior (default: gaussian)")
+    command.add_argument("--kernel", choices=(*KERNELS, "best"), help="family (default: gaussian); best: try all")
+    command.add_argument("--scales", type=_count, metavar="N", help="length scales to sum (default: 1)")
     command.add_argument("--align", choices=ALIGNMENTS, help="alignment in the model (default: rigid)")
     noise = command.add_mutually_exclusive_group()
     noise.add_argument("--common-noise", action="store_true", help="pass over covariances in files: learn one noise")

@@ -11,7 +11,7 @@ import numpy as np
 from kunita import inspection
 from kunita.console import Console
 from kunita.data.image import Grid
-from kunita.data.landmarks import Landmarks, match
+from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, ExitStatus, FileError
 from kunita.inputs import (
     changed,
@@ -51,7 +51,7 @@ def register(args: Namespace) -> int:
         request = _request(args, moving.dimension)
         names, rename = results.output_names(request, moving.dimension), request.bids or (lambda name: name)
         check_result(args.out, names, overwrite=args.overwrite, rename=rename)
-        remarks = check_images(args, moving, fixed) + tuple(_doubts(args, moving.landmarks(), fixed.landmarks()))
+        remarks = check_images(args, moving, fixed)
         _note_sides(args, moving, fixed, console)
         for remark in remarks:
             console.warn(remark)
@@ -248,18 +248,6 @@ def _note_sides(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable, co
         console.note(f"       only the {side} landmarks have covariances: the others count as exact")
     if moving.dimension == 2 and args.spacing is None and (args.moving_image or args.fixed_image):
         console.note("       no --spacing: one pixel counts as one mm")
-
-
-def _doubts(args: Namespace, moving: Landmarks, fixed: Landmarks) -> Iterator[str]:
-    """Pairs that cannot be right, said at once: a fit to them may take long, and they are not dropped."""
-    from kunita.suspects import suspicion
-
-    pairs = match(moving, fixed)
-    known = [side.covariances for side in (pairs.moving, pairs.fixed) if side.covariances is not None]
-    n, d = pairs.fixed.points.shape
-    noise = sum(known) if known and args.noise is None else np.tile(np.eye(d), (n, 1, 1))
-    found = suspicion(pairs.moving.points, pairs.fixed.points, noise, args.align, known=bool(known) and not args.noise)
-    yield from (f"suspect: {line}" for line in found.lines(pairs.labels))
 
 
 def _fit(args: Namespace, moving: Landmarks, fixed: Landmarks, tell: Callable[[str], Any]) -> Any:

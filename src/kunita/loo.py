@@ -54,7 +54,7 @@ class Settings:
     Args:
         cases: the table of the cohort.
         frame: of landmark files that state none.
-        align, kernel: the alignment, and the kernel's family.
+        align, kernel, num_scales: the alignment, the kernel's family, and how many of them are summed.
         length_scales_mm: that are tried beside the learned one.
         prior: the file with the prior, if one was given.
         exact: whether landmarks were left out by refits; else in closed form.
@@ -74,6 +74,7 @@ class Settings:
     scale_noise: bool = False
     seed: int = 0
     resamples: int = scores.RESAMPLES
+    num_scales: int = 1
 
 
 def loo(args: Namespace) -> int:
@@ -84,6 +85,11 @@ def loo(args: Namespace) -> int:
     with console.warnings():
         given = read_prior(args.prior) if args.prior else None  # before anything is computed
         cases = read_cases(args.cases, frame=args.frame)
+        known = sorted({case.name for case in cases} & set(given.cases if given else ()))
+        if known:
+            console.warn(
+                f"{args.prior} was learned on {len(known)} of these cases, such as {known[0]}: too good a score"
+            )
         if args.common_noise:
             cases = tuple(without_covariances(case) for case in cases)
         keep_compiled()
@@ -102,15 +108,18 @@ def _settings(args: Namespace) -> Settings:
     learned = (
         ("--length-scales", args.length_scales), ("--align", args.align), ("--kernel", args.kernel),
         ("--scale-noise", args.scale_noise or None),
+        ("--scales", args.scales),
     )  # fmt: skip
     for option, value in learned:
         if args.prior and value is not None:
             raise ArgumentError(f"{option}: the prior that is given has its own; give one or the other")
     scales = np.atleast_1d([] if args.length_scales is None else args.length_scales)
+    if len({f"{scale:g}" for scale in scales}) < len(scales):
+        raise ArgumentError("--length-scales: expected each of them once")
     return Settings(
         str(args.cases), args.frame, args.align or "rigid", args.kernel or "gaussian",
         tuple(float(scale) for scale in scales), str(args.prior) if args.prior else None,
-        not args.fast, args.common_noise, args.scale_noise, args.seed,
+        not args.fast, args.common_noise, args.scale_noise, args.seed, num_scales=args.scales or 1,
     )  # fmt: skip
 
 
@@ -147,18 +156,27 @@ def _learned(
     learn = functools.partial(
         learn_without_each if learning(cases, None) is Learning.OTHERS else _learn_from_each,
         family=settings.kernel, length_scale=scale, align=settings.align, model=model, scale_noise=settings.scale_noise,
+        num_scales=1 if scale is not None else settings.num_scales,
     )  # fmt: skip
     return learn(cases)
 
 
 def _learn_from_each(
-    cases: Sequence[Case], *, family: str, length_scale: float | None, align: str, model: str, scale_noise: bool
+    cases: Sequence[Case],
+    *,
+    family: str,
+    length_scale: float | None,
+    align: str,
+    model: str,
+    scale_noise: bool,
+    num_scales: int,
 ) -> tuple[Prior, ...]:
     """For each case what its own evidence chooses."""
-    return tuple(
-        learn_prior([case], family=family, length_scale=length_scale, align=align, model=model, scale_noise=scale_noise)
-        for case in cases
-    )
+    learn = functools.partial(
+        learn_prior, family=family, length_scale=length_scale, align=align, model=model, scale_noise=scale_noise,
+        num_scales=num_scales,
+    )  # fmt: skip
+    return tuple(learn([case]) for case in cases)
 
 
 # ------------------------------------------------------------------------------------------------- tables and pictures

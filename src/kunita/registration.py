@@ -43,7 +43,11 @@ LEAST_SD, MOST_SD = 1e-100, 1e100
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Registration:
-    """A registration: the posterior over deformations, what went into it, and how the fit ended."""
+    """A registration: the posterior over deformations, what went into it, and how the fit ended.
+
+    `chosen` says how well the parameters are told that the evidence chose; `weights` how much each landmark counted in
+    a robust fit, which has no evidence to compare; `learned_on` names the cases behind a prior that was given.
+    """
 
     moving: Landmarks
     fixed: Landmarks
@@ -62,7 +66,9 @@ class Registration:
     warnings: tuple[str, ...]
     seconds: float
     chosen: tuple[Chosen, ...] = ()
+    robust: bool = False
     weights: np.ndarray | None = None
+    learned_on: tuple[str, ...] = ()
 
     @property
     def converged(self) -> bool:
@@ -79,11 +85,20 @@ class Registration:
 
     @functools.cached_property
     def loo(self) -> LeaveOneOut | None:
-        """Leave-one-out, where the landmarks are enough for it; found once, since every summary asks for it."""
+        """Leave-one-out, where the landmarks are enough for it; found once, since every summary asks for it.
+
+        A landmark of little weight in a robust fit is judged as any other: its weight was found with it.
+        """
         try:
-            return self.posterior.leave_one_out()
+            found = self.posterior.leave_one_out()
         except LandmarkError:
             return None
+        if not self.robust:
+            return found
+        covariance = found.covariance - self.posterior.noise + self.noise[self.used]
+        miss = self.fixed.points[self.used] - found.mean
+        squared = np.einsum("ia,ia->i", miss, np.linalg.solve(covariance, miss[..., None])[..., 0])
+        return LeaveOneOut(found.mean, covariance, found.error, squared)
 
     @functools.cached_property
     def suspicion(self) -> Suspicion:
@@ -112,7 +127,7 @@ def register(
     *,
     kernel: AbstractKernel | type[AbstractProfile] | str | None = None,
     noise: ArrayLike | None = None,
-    align: str = "rigid",
+    align: str | None = None,
     model: str = "endpoint",
     length_scale: float | None = None,
     amplitude: float | None = None,
@@ -131,6 +146,7 @@ def register(
             landmark out. Default: the covariances of the landmarks (a side without any counts as exact), and where
             neither side has any, one estimated value.
         align: "none", "translation", "rigid", "similarity" or "affine"; its uncertainty is part of the posterior.
+            Default: "rigid"; with a prior, what that was learned with.
         model: "endpoint" (default), "pathwise" (the paper's figure) or "small" (small deformation, may fold).
         length_scale, amplitude: of the kernel's family, mm: what is given is kept, the rest chosen by the evidence.
         prior: kernel and noise learned on other cases (see `learn_prior`), in place of the evidence of this one.
@@ -140,7 +156,7 @@ def register(
     began = time.perf_counter()
     if model not in MODELS:
         raise ArgumentError(f"model: expected one of {', '.join(MODELS)}, found {model!r}")
-    trend.check_kind(align)
+    align = trend.check_kind(align or (prior.align if isinstance(prior, Prior) else "rigid"))
     pairs = match(_as_landmarks(moving), _as_landmarks(fixed))
     if prior is not None:
         kernel, pairs = _with_prior(prior, pairs, kernel, noise, length_scale, amplitude)
@@ -164,7 +180,8 @@ def register(
         kernel=fit.kernel, noise=_spread_out(fitted.noise, used, len(pairs.moving)), align=align, model=model,
         posterior=fitted.posterior, evidence=fitted.evidence, energy=float(fit.energy), outcome=fit.outcome,
         gap_mm=fit.gap_mm, history=fit.history, warnings=before + fitted.remarks, seconds=time.perf_counter() - began,
-        chosen=fitted.choice.chosen, weights=_spread_out(fitted.weights, used, len(pairs.moving), 0.0),
+        chosen=fitted.choice.chosen, robust=robust, learned_on=() if prior is None else prior.cases,
+        weights=_spread_out(fitted.weights, used, len(pairs.moving), 0.0),
     )  # fmt: skip
 
 
@@ -213,7 +230,7 @@ def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None 
     scaled = wish.scale_noise or not noises.known
     aligned = aligned_sample(x, f, noises.weighted(weights), wish.align, scaled=scaled)
     sample = aligned.sample
-    choice = _choose(sample, wish, given_noise=noises.known)
+    choice = _choose(sample, np.asarray(aligned.origin), wish, given_noise=noises.known)
     observed = sample.observed_with(choice.theta[-1])
     _refuse_contradictions(pairs, np.asarray(observed.noise(np.broadcast_to(sample.start.matrix, noises.fixed.shape))))
     near = choice.fits[0] if choice.fits and wish.model != "small" else None
@@ -226,12 +243,13 @@ def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None 
     return _Fitted(fit, to_numpy(posterior), choice, noise, weights, float(value), remarks)
 
 
-def _choose(sample: Sample, wish: _Wish, *, given_noise: bool) -> Choice:
+def _choose(sample: Sample, origin: np.ndarray, wish: _Wish, *, given_noise: bool) -> Choice:
     """The parameters that are not given, by the evidence; of several families that with the largest."""
     choices = []
     for family in wish.families:
         dials = Dials(family, given=wish.kernel, noise="noise factor" if given_noise else "noise")
-        search = search_for([sample], dials, wish.held, given_noise=given_noise)
+        reach = float(np.sqrt(np.mean((sample.observed.fixed + origin - sample.observed.moving) ** 2)))
+        search = search_for([sample], dials, wish.held, given_noise=given_noise, reach=reach)
         choices.append(choose([sample], dials, search, wish.model))
     return max(choices, key=lambda choice: choice.evidence) if len(choices) > 1 else choices[0]
 
@@ -242,27 +260,31 @@ def _fit_robustly(pairs: Pairs, noises: _Noises, wish: _Wish) -> _Fitted:
     Parameters are chosen again with every change of the weights in the former, once in the latter.
     """
     weights = first_weights(wish.align, pairs.moving.points, pairs.fixed.points)
-    weights = _reweighted(pairs, noises, dataclasses.replace(wish, model="small"), weights)
+    weights, _ = _reweighted(pairs, noises, dataclasses.replace(wish, model="small"), weights)
     first = _fit(pairs, noises, wish, weights)
     held = dataclasses.replace(wish, kernel=first.choice.kernel, scale_noise=False)
     known = _Noises(first.noise, np.zeros_like(first.noise), known=True)
-    weights = _reweighted(pairs, known, held, weights)
+    weights, settled = _reweighted(pairs, known, held, weights)
     last = _fit(pairs, known, held, weights)
-    remarks = (*(r for r in first.remarks if r not in last.remarks), *last.remarks, *_weight_remarks(pairs, weights))
-    return dataclasses.replace(last, choice=first.choice, remarks=remarks)
+    remarks = (
+        *(r for r in first.remarks if r not in last.remarks),
+        *last.remarks,
+        *_weight_remarks(pairs, weights, settled),
+    )
+    return dataclasses.replace(last, choice=first.choice, remarks=remarks, evidence=np.nan)
 
 
-def _reweighted(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray) -> np.ndarray:
-    """Fit and weigh again, until the weights settle."""
+def _reweighted(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Fit and weigh again, until the weights settle; and whether they did."""
     for _ in range(REWEIGHTINGS):
         fitted = _fit(pairs, noises, wish, weights)
         arrived = fitted.posterior.predict(pairs.moving.points)
         updated = student_weights(pairs.fixed.points - arrived.mean, arrived.covariance, fitted.noise)
-        settled = np.abs(updated - weights).max() < SETTLED_WEIGHT
+        settled = bool(np.abs(updated - weights).max() < SETTLED_WEIGHT)
         weights = updated
         if settled:
             break
-    return weights
+    return weights, settled
 
 
 def _spread_out(values: np.ndarray, used: np.ndarray, n: int, absent: float = np.inf) -> np.ndarray:
@@ -407,7 +429,7 @@ def _fit_remarks(
     if choice.undecided and n > 1:
         yield f"the landmarks do not determine the {'; the '.join(_told(one) for one in choice.undecided)}"
     if not choice.followed:
-        yield "the parameters are those of the small-deformation model: no flow could be fitted with them"
+        yield "the parameters are those of the small-deformation model: the evidence of the flow could not be followed"
     if steepness(fit.kernel) > TOO_SURE and wish.model != "small":
         yield (
             f"the prior's amplitude is {steepness(fit.kernel):.2g} of its length scale: beyond {TOO_SURE:g} the "
@@ -431,7 +453,9 @@ def _told(one: Chosen) -> str:
     return f"{one.name} ({one.value:.3g}{unit} was used, a guess)"
 
 
-def _weight_remarks(pairs: Pairs, weights: np.ndarray) -> Iterator[str]:
+def _weight_remarks(pairs: Pairs, weights: np.ndarray, settled: bool) -> Iterator[str]:
+    if not settled:
+        yield f"robust: the weights did not settle within {REWEIGHTINGS} rounds"
     light = [f"{pairs.labels[i]} ({weights[i]:.2f})" for i in np.argsort(weights) if weights[i] < LIGHT]
     if light:
         yield f"robust: these landmarks weigh less than {LIGHT:g} of the others: {', '.join(light)}"
@@ -450,7 +474,7 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     state = "converged" if reg.converged else "NOT CONVERGED"
     effort = f"{reg.iterations} iterations, {steps} time steps, {reg.seconds:.2f} s"
     yield f"  solver     {state}, gap {reg.gap_mm:.1e} mm; {effort}"
-    yield f"  evidence   {reg.evidence:.2f} (log), energy {reg.energy:.4g}"
+    yield f"  evidence   {'' if reg.robust else f'{reg.evidence:.2f} (log), '}energy {reg.energy:.4g}"
     for remark in reg.warnings:
         yield f"  warning    {remark}"
 

@@ -10,12 +10,12 @@ from kunita.registration import register
 from problems import gp_displaced
 
 
-def sample_of(x, f, align="none", copies=None):
-    """Landmarks of unknown noise; those with copies are listed so often."""
+def sample_of(x, f, align="none", copies=None, moving_noise=0.0):
+    """Landmarks of unknown noise, on the moving side this much of it; those with copies are listed so often."""
     rows = np.arange(len(x)) if copies is None else np.repeat(np.arange(len(x)), copies)
     often = None if copies is None else np.repeat(copies, copies).astype(float)
     unit = (np.ones(len(rows)) if often is None else often)[:, None, None] * np.eye(x.shape[1])
-    return aligned_sample(x[rows], f[rows], (unit, 0 * unit), align, scaled=True, copies=often).sample
+    return aligned_sample(x[rows], f[rows], (unit, moving_noise * unit), align, scaled=True, copies=often).sample
 
 
 def chosen(samples, dials=choice.Dials(kunita.Gaussian), model="endpoint", **more):  # noqa: B008
@@ -71,15 +71,15 @@ def test_the_intervals_are_those_of_the_curvature():
 
 @pytest.mark.parametrize("align", ["none", "rigid"])
 def test_listing_landmarks_more_than_once_changes_no_evidence(align):
-    """Of the small model and of the flow; twelve landmarks in 2-D, some of them listed two and three times."""
+    """Of the small model and of the flow; twelve landmarks in 2-D, noisy on both sides, some listed several times."""
     x, f = gp_displaced(12, seed=1, d=2)
     copies = np.array([1, 2, 3, 1, 1, 2, 1, 1, 1, 1, 1, 1])
-    once, often = sample_of(x, f, align), sample_of(x, f, align, copies)
+    once, often = (sample_of(x, f, align, k, moving_noise=0.7) for k in (None, copies))
     for theta in ([4.0, 1.5, -0.5], [3.5, 1.0, 0.5]):
         dials = choice.Dials(kunita.Gaussian)
         one, two = (float(choice._small(dials, None, np.array(theta), s)[0]) for s in (once, often))
         assert one == pytest.approx(two, abs=1e-7)
-        assert flow(once, theta) == pytest.approx(flow(often, theta), abs=1e-4)  # rough fits
+        assert flow(once, theta) == pytest.approx(flow(often, theta), abs=1e-3)  # rough fits
 
 
 def test_the_choice_maximises_the_evidence_of_the_flow():
@@ -172,3 +172,14 @@ def test_the_noise_is_chosen_under_the_kernel_that_is_given():
         value = lambda s, k=kernel: small(sample, k, s)
         assert value(found.noise_scale) >= max(value(0.97 * found.noise_scale), value(1.03 * found.noise_scale))
         assert found.kernel == kernel
+
+
+def test_where_nothing_can_be_chosen_the_guess_is_of_the_right_kind():
+    """Two landmarks: a factor on given noise is one, and one landmark's scales come from how far it moved."""
+    x = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
+    with pytest.warns(kunita.KunitaWarning):
+        two = register(x, x + 1.0, noise=1.0, scale_noise=True)
+    assert next(one for one in two.chosen if one.name == "noise factor").value == 1.0
+    with pytest.warns(kunita.KunitaWarning, match="translation only"):
+        single = register(x[:1], x[:1] + 30.0)
+    assert float(single.kernel.length_scale) == pytest.approx(15.0)

@@ -41,6 +41,7 @@ def test_a_gross_error_hardly_pulls_and_is_named():
     error = lambda reg: np.linalg.norm(reg.posterior.predict(x[15:]).mean - f[15:], axis=1).mean()
     assert robust.weights[4] < 0.05
     assert robust.weights[clean].min() > 0.3
+    assert robust.loo.chi2[4] > 30 > 20 > robust.loo.chi2[clean].max()  # weight or no weight, it is off
     assert error(robust) < 0.85 * error(plain)  # the rest is what fifteen landmarks leave open
 
 

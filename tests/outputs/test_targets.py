@@ -8,7 +8,7 @@ import pytest
 import kunita
 import problems
 from kunita.io.target_files import write_targets
-from kunita.outputs.targets import describe_targets, extrapolation_remarks, fle_mm, remoteness, smallest_scale
+from kunita.outputs.targets import describe_targets, extrapolation_remarks, fle_mm, main_scale, remoteness
 
 SCALE = 25.0
 
@@ -71,8 +71,8 @@ def test_a_point_extrapolates_one_length_scale_from_all_landmarks_or_half_of_one
 
 
 def test_the_length_scale_of_a_sum_is_its_smallest():
-    assert smallest_scale(problems.KERNELS["sum"]) == 2.0
-    assert smallest_scale(problems.KERNELS["matern52"] + problems.KERNELS["sum"]) == 2.0
+    assert main_scale(problems.KERNELS["sum"]) == 5.0
+    assert main_scale(problems.KERNELS["matern52"] + problems.KERNELS["sum"]) == 3.0
 
 
 def test_the_localisation_error_is_that_of_draws_of_the_noise():

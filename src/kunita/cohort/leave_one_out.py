@@ -221,6 +221,8 @@ def closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> tupl
     With the noise that the fit itself used: any other, however near, can be less than the posterior's own covariance.
     """
     n = len(moving)
+    for i in range(n):
+        _refuse_undetermined(full, moving, np.delete(np.arange(n), i))
     copies = Rows.of(np.arange(n), len(full.moving)).copies[:n]
     noise = np.asarray(full.posterior.noise)[:n] / copies[:, None, None]
     found = cavity(full.posterior.predict(moving.points), fixed.points, noise)

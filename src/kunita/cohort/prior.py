@@ -4,6 +4,7 @@ What one patient's landmarks cannot tell, others' can: learn on them, apply to t
 informative priors (log-normal, by a factor of three to five), so that a few cases cannot run away with them.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 
 from kunita.cohort.leave_one_out import LEAST_OTHERS, Rows
 from kunita.data.cohort import Case
-from kunita.errors import ArgumentError
+from kunita.errors import ArgumentError, LandmarkError
 from kunita.inference.choice import Choice, Dials, Held, Search, choose, choose_without_each, search_for
 from kunita.inference.sample import Sample, aligned_sample
 from kunita.inference.trend import check_kind
@@ -66,24 +67,22 @@ def learn_without_each(
     return tuple(max(priors, key=lambda prior: prior.evidence) for priors in zip(*learned, strict=True))
 
 
+@dataclasses.dataclass(frozen=True)
 class _Question:
     """What is to be learned, on which cases."""
 
-    def __init__(
-        self,
-        cases: tuple[Case, ...],
-        num_scales: int,
-        length_scale: float | None,
-        align: str,
-        model: str,
-        scale_noise: bool,
-    ) -> None:
-        _check(cases, num_scales, length_scale, align, model)
-        self.cases, self.num_scales, self.held = cases, num_scales, Held(length_scale)
-        self.align, self.model = align, model
-        self.factor = scale_noise and all(case.knows_noise for case in cases)
-        if scale_noise and not self.factor:
-            raise ArgumentError("scale_noise: every case must bring its own noise for one factor on it to make sense")
+    cases: tuple[Case, ...]
+    num_scales: int
+    length_scale: float | None
+    align: str
+    model: str
+    factor: bool
+
+    def __post_init__(self) -> None:
+        _check(self.cases, self.num_scales, self.length_scale, self.align, self.model)
+        bare = [case.name for case in self.cases if not case.knows_noise]
+        if self.factor and bare:
+            raise ArgumentError(f"scale_noise: expected cases that all bring their noise, found none in {bare[0]!r}")
 
     def families(self, family: str) -> tuple[str, ...]:
         if family != "best" and family not in FAMILIES:
@@ -110,16 +109,26 @@ class _Question:
 
     def learn_without_each(self, family: str) -> tuple[Prior, ...]:
         samples, dials = self.samples(), self._dials(family)
+        self._refuse_lonely()
         others = [[*self.cases[:i], *self.cases[i + 1 :]] for i in range(len(samples))]
         searches = [self._search([*samples[:i], *samples[i + 1 :]], dials) for i in range(len(samples))]
         choices = choose_without_each(samples, dials, searches, self.model)
         return tuple(self._prior(choice, known) for choice, known in zip(choices, others, strict=True))
 
+    def _refuse_lonely(self) -> None:
+        """A case without a noise, all others having theirs, has nobody to learn one from."""
+        bare = [case.name for case in self.cases if not case.knows_noise]
+        if len(bare) == 1:
+            raise LandmarkError(
+                f"case {bare[0]!r} is the only one without covariances: no other case tells its noise; give it some, "
+                "or pass over those of the others (--common-noise)"
+            )
+
     def _dials(self, family: str) -> Dials:
         return Dials(FAMILIES[family], self.num_scales, noise="noise factor" if self.factor else "noise")
 
     def _search(self, samples: Sequence[Sample], dials: Dials) -> Search:
-        return search_for(samples, dials, self.held, given_noise=self.factor, hyperprior=True)
+        return search_for(samples, dials, Held(self.length_scale), given_noise=self.factor, hyperprior=True)
 
     def _prior(self, choice: Choice, cases: Sequence[Case]) -> Prior:
         unknown = any(not case.knows_noise for case in cases)

@@ -143,9 +143,9 @@ def _ended(methods: Sequence[MethodRow], regions: Sequence[MethodRow], cases: Se
     if lost:
         names = ", ".join(dict.fromkeys(name for name, _ in lost))
         yield f"{sum(count for _, count in lost)} predictions come from fits that did not converge ({names})."
-    flat = sum(bool(row.undecided) for row in cases)
+    flat = sum(bool(row.undecided) for row in cases if row.method == OWN)
     if flat:
-        yield f"{flat} of the priors leave a parameter undecided (see the table of cases)."
+        yield f"{flat} of the {OWN} priors leave a parameter undecided (see the table of cases)."
     if methods[0].cases < LEAST_CASES:
         yield "With so few cases there are no intervals: how far another patient would differ is not known."
 

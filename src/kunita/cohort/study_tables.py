@@ -45,8 +45,6 @@ class MethodRow:
     coverage_95_high: float | None
     coverage_99: float
     calibration_error: float
-    calibration_error_low: float | None
-    calibration_error_high: float | None
     nll: float
     nll_low: float | None
     nll_high: float | None
@@ -197,7 +195,8 @@ def _collected(name: str, held: Sequence[Held]) -> Collected:
 
 def method_row(mine: Collected, draws: np.ndarray) -> MethodRow:
     """The scores of a method; `draws` are those of `scores.case_draws`."""
-    error, ninety_five, miss, nll = _intervals(mine, draws)
+    error, ninety_five, nll = _intervals(mine, draws)
+    honesty = scores.covered(mine.pits, scores.CALIBRATION_LEVELS).mean(axis=0)
     fifty, eighty, ninety, _, ninety_nine = scores.covered(mine.pits, scores.LEVELS).mean(axis=0)
     told = mine.tells_apart
     return MethodRow(
@@ -206,8 +205,8 @@ def method_row(mine: Collected, draws: np.ndarray) -> MethodRow:
         case_error_mm=float(mine.by_case(mine.errors).mean()), error_median_mm=float(np.median(mine.errors)),
         coverage_50=float(fifty), coverage_80=float(eighty), coverage_90=float(ninety),
         coverage_95=ninety_five.value, coverage_95_low=ninety_five.low, coverage_95_high=ninety_five.high,
-        coverage_99=float(ninety_nine), calibration_error=miss.value, calibration_error_low=miss.low,
-        calibration_error_high=miss.high, nll=nll.value, nll_low=nll.low, nll_high=nll.high,
+        coverage_99=float(ninety_nine), calibration_error=float(scores.calibration_error(honesty)),
+        nll=nll.value, nll_low=nll.low, nll_high=nll.high,
         sd_mm=float(mine.stds_mm.mean()),
         map_sd_mm=None if mine.map_stds_mm is None else float(mine.map_stds_mm.mean()),
         rank_correlation=scores.rank_correlation(mine.stds_mm, mine.errors) if told else None,
@@ -217,12 +216,10 @@ def method_row(mine: Collected, draws: np.ndarray) -> MethodRow:
 
 
 def _intervals(mine: Collected, draws: np.ndarray) -> tuple[Interval, ...]:
-    """Mean error, coverage at 95 %, calibration error and log score, with their intervals."""
-    inside = scores.covered(mine.pits, (0.95, *scores.CALIBRATION_LEVELS))
-    values = np.column_stack([mine.errors, mine.log_scores, inside])
+    """Mean error, coverage at 95 % and log score, with their intervals."""
+    values = np.column_stack([mine.errors, scores.covered(mine.pits, (0.95,)), mine.log_scores])
     means = np.concatenate([values.mean(axis=0)[None], scores.pooled_means(values, mine.owners, draws)])
-    columns = (means[:, 0], means[:, 2], np.atleast_1d(scores.calibration_error(means[:, 3:])), means[:, 1])
-    return tuple(scores.interval(column[0], column[1:], mine.num_cases) for column in columns)
+    return tuple(scores.interval(column[0], column[1:], mine.num_cases) for column in means.T)
 
 
 def coverage_band(mine: Collected, draws: np.ndarray) -> np.ndarray:

@@ -146,13 +146,14 @@ def _outline(axes: Any, view: View, probability: np.ndarray | None) -> None:
 
 
 def _dots(axes: Any, rows: LandmarkRows, grid: Grid, view: View, centre: np.ndarray) -> None:
-    """Fixed landmarks as circles, predicted ones as crosses, where they are near the plane."""
-    fixed, predicted = grid.index(rows.fixed), grid.index(rows.predicted)
+    """Fixed landmarks as circles, predicted ones as crosses, where they are near the plane; suspects in a square."""
+    fixed, predicted, suspect = grid.index(rows.fixed), grid.index(rows.predicted), rows.suspect
     if view.across is not None:
         near = np.abs(fixed[:, view.across] - centre[view.across]) * grid.spacing[view.across] < NEAR_MM
-        fixed, predicted = fixed[near], predicted[near]
+        fixed, predicted, suspect = fixed[near], predicted[near], suspect[near]
     limits = axes.get_xlim(), axes.get_ylim()
     axes.plot(*fixed[:, [view.right, view.up]].T, "o", mfc="none", mec="tab:red", ms=6, mew=1.2)
     axes.plot(*predicted[:, [view.right, view.up]].T, "+", color="tab:orange", ms=6, mew=1.2)
+    axes.plot(*fixed[suspect][:, [view.right, view.up]].T, "s", mfc="none", mec="yellow", ms=11, mew=1.5)
     axes.set_xlim(limits[0])
     axes.set_ylim(limits[1])

@@ -89,13 +89,22 @@ class Held:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Search:
-    """Where to look: start, box, what is free, and a normal prior on θ (of infinite width where there is none)."""
+    """Where to look.
+
+    Args:
+        start, box, free: of θ: where from, between which limits, and along which of its entries.
+        center, width: of a normal prior on θ, of infinite width where there is none.
+        factor: whether s is a factor on given noises.
+        reach: size of the raw displacements, mm, to guess from where there is nothing to choose with.
+    """
 
     start: np.ndarray
     box: np.ndarray
     free: np.ndarray
     center: np.ndarray
     width: np.ndarray
+    factor: bool = False
+    reach: float = 0.0
 
     @property
     def bounds(self) -> np.ndarray:
@@ -111,7 +120,13 @@ NOTHING_HELD = Held()
 
 
 def search_for(
-    samples: Sequence[Sample], dials: Dials, held: Held = NOTHING_HELD, *, given_noise: bool, hyperprior: bool = False
+    samples: Sequence[Sample],
+    dials: Dials,
+    held: Held = NOTHING_HELD,
+    *,
+    given_noise: bool,
+    hyperprior: bool = False,
+    reach: float = 0.0,
 ) -> Search:
     """The box of the search, from the landmarks' spacing, extent and displacements: geometric means over the samples.
 
@@ -121,6 +136,7 @@ def search_for(
         given_noise: whether s is a factor on given noises (where any sample has its noise scaled at all).
         hyperprior: whether parameters have a weakly informative prior: log-normal about the start, by a factor of three
             (length scales) or five (amplitudes and noise).
+        reach: size of the raw displacements, mm.
     """
     boxes = np.array([_search_box(sample) for sample in samples])
     low, start, high = np.exp([boxes[:, 0].min(0), boxes[:, 1].mean(0), boxes[:, 2].max(0)])
@@ -133,7 +149,7 @@ def search_for(
     free = np.array([*(turned & np.isnan(kept[:-1])), any(bool(sample.scaled) for sample in samples)])
     theta = np.where(np.isnan(kept), theta, kept)
     width = np.log([*np.tile([3.0, 5.0], dials.num_scales), 5.0]) if hyperprior else np.full(len(theta), np.inf)
-    return Search(theta, box, free, theta, width)
+    return Search(theta, box, free, theta, width, given_noise, reach)
 
 
 def _search_box(sample: Sample) -> np.ndarray:
@@ -153,7 +169,10 @@ def _search_box(sample: Sample) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """A parameter that was chosen: its value (mm, or a factor) and about where it is, 95 %, if it was told at all."""
+    """A parameter that was chosen: its value (mm, or a factor) and about where it is, 95 %, if it was told at all.
+
+    The interval is that of the small-deformation model's evidence, tilted by what it misses at the value itself.
+    """
 
     name: str
     value: float
@@ -253,7 +272,7 @@ def _small(
         kernel = dials.kernel(theta) if given is None else given
         noise = jnp.where(sample.scaled, jnp.exp(2 * theta[-1]), 1.0) * sample.noise
         found = small_evidence(kernel, sample.positions, sample.displacements, sample.basis, noise)
-        return found + sample.repetition(theta[-1])
+        return found + sample.repetition(noise)
 
     return jax.value_and_grad(value)(theta)
 
@@ -330,7 +349,7 @@ class Missing:
 def follow(
     samples: Sequence[Sample], dials: Dials, search: Search, theta: np.ndarray
 ) -> tuple[np.ndarray, Missing] | None:
-    """From the small model's optimum to that of the diffeomorphic one; None if it cannot be evaluated there."""
+    """From the small model's optimum to that of the diffeomorphic one; None if it cannot be found from there."""
     leading = functools.partial(_small_total, samples, dials, search)
     missing, reach = missing_around(samples, dials, search.free, theta), REACH
     if missing is None:
@@ -340,13 +359,13 @@ def follow(
         near = np.clip(np.stack([theta - reach, theta + reach], axis=1), *search.bounds.T[:, :, None])
         proposal = _ascend(total, theta, near)
         if total(proposal)[0] - total(theta)[0] < ENOUGH:
-            break
+            return theta, missing
         there = missing_around(samples, dials, search.free, proposal, missing.fits)
         if there is not None and leading(proposal)[0] + there(proposal)[0] > total(theta)[0]:
             theta, missing = proposal, there
         else:
             reach /= 4
-    return theta, missing
+    return None
 
 
 def missing_around(
@@ -400,7 +419,8 @@ def flow_evidence(sample: Sample, dials: Dials, theta: np.ndarray, near: Fit | N
         return -np.inf, None
     weights = simpson_weights(np.asarray(fit.trajectory.times))
     linear = path_space_jit(kernel, fit.trajectory, weights, fit.noise, sample.trend)
-    return float(gauss_newton_evidence(linear, fit.energy)) + float(sample.repetition(theta[-1])), fit
+    value = gauss_newton_evidence(linear, fit.energy) + sample.repetition(jnp.asarray(fit.noise))
+    return float(value), fit
 
 
 def changed_momenta(fit: Fit, kernel: AbstractKernel, noise: np.ndarray) -> np.ndarray:
@@ -435,9 +455,9 @@ def _choice(samples: Sequence[Sample], dials: Dials, search: Search, found: _Fou
 
 def _guess(samples: Sequence[Sample], dials: Dials, search: Search) -> Choice:
     """Where the alignment explains nearly everything: a guess from the landmarks' extent, not a residual of zero."""
-    moved = samples[0].observed.fixed - samples[0].observed.moving
-    size = float(np.ptp(samples[0].positions, axis=0).max()) or float(np.abs(moved - moved.mean(axis=0)).max()) or 1.0
-    guess = np.log([*np.tile([size / 2, 0.05 * size], dials.num_scales), 0.02 * size])
+    size = float(np.ptp(samples[0].positions, axis=0).max()) or search.reach or 1.0
+    noise = 1.0 if search.factor else 0.02 * size
+    guess = np.log([*np.tile([size / 2, 0.05 * size], dials.num_scales), noise])
     theta = np.where(search.free, guess, search.start)
     values = [(dials.names[j], float(np.exp(theta[j]))) for j in np.flatnonzero(search.free)]
     chosen = tuple(Chosen(name, value, 0.0, np.inf, False) for name, value in values)

@@ -21,8 +21,7 @@ class Sample(eqx.Module):
         start: the alignment by least squares, and the start of every fit.
         positions, displacements, basis: (N, d) aligned points, what is left to explain, and the trend's basis there.
         noise: (N,) variances where they are the same along every axis, else (N, d, d), in fixed space.
-        surplus: coordinates beyond the landmarks' own, where landmarks are listed more than once.
-        constant: what the listing adds to the log evidence, apart from the scale.
+        copies: (N,) how often the landmark of each row is listed, with so many times its covariance.
     """
 
     observed: LandmarkObservations
@@ -33,16 +32,18 @@ class Sample(eqx.Module):
     displacements: Float[Array, "n d"]
     basis: Float[Array, "n d b"]
     noise: Float[Array, "n ..."]
-    surplus: Scalar
-    constant: Scalar
+    copies: Float[Array, " n"]
 
-    def repetition(self, log_scale: Scalar) -> Scalar:
-        """What is to be added to the log evidence of the rows to have that of the landmarks.
+    def repetition(self, noise: Float[Array, "n ..."]) -> Scalar:
+        """What is to be added to the log evidence of the rows, with this noise, to have that of the landmarks.
 
         A landmark listed k times with k times its covariance D is worth N(f; φ, D) as before, but for the factors in
-        front: k of (2π)^(−d/2)|kD|^(−½) in place of one of (2π)^(−d/2)|D|^(−½).
+        front: k of |2πkD|^(−½) in place of one of |2πD|^(−½).
         """
-        return self.constant + jnp.where(self.scaled, self.surplus * log_scale, 0.0)
+        d, k = self.positions.shape[1], self.copies
+        log_dets = d * jnp.log(noise) if noise.ndim == 1 else jnp.linalg.slogdet(noise)[1]
+        log_dets = log_dets + d * jnp.log(2 * jnp.pi)
+        return 0.5 * jnp.sum(log_dets - (log_dets - d * jnp.log(k)) / k)
 
     def observed_with(self, log_scale: float) -> LandmarkObservations:
         """What was seen, with the noise at this scale."""
@@ -91,12 +92,9 @@ def aligned_sample(
     positions = (moving - start.center) @ start.matrix.T
     free, open_directions = trend.determined_trend(align, positions, 1 / copies)
     noise = np.asarray(noises[0] + start.matrix @ noises[1] @ start.matrix.T)
-    log_dets = np.linalg.slogdet(2 * np.pi * noise)[1]  # of k times D, in every row
-    own = log_dets - d * np.log(copies)
     sample = Sample(
         observed, np.asarray(scaled), free, start, positions, fixed - origin - positions,
-        np.asarray(free.basis(positions)), isotropic(noise), float(d * (n - np.sum(1 / copies))),
-        float(0.5 * np.sum(log_dets - own / copies)),
+        np.asarray(free.basis(positions)), isotropic(noise), copies,
     )  # fmt: skip
     return Aligned(sample, origin, open_directions)
 

@@ -1,6 +1,7 @@
 """`prior.json`: a prior that was learned on some cases, for others to be registered with."""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import kunita
 from kunita.errors import FileError, InputError
 from kunita.inference.choice import Chosen
+from kunita.inference.trend import check_kind
 from kunita.io.summary_files import write_json
 from kunita.kernels import FAMILIES, AbstractKernel, Sum
 from kunita.outputs.summary import describe, parameter
+from kunita.posterior import MODELS
 from kunita.prior import Prior
 
 FORMAT = "kunita prior"
@@ -50,9 +53,9 @@ def read_prior(path: str | os.PathLike) -> Prior:
     try:
         return Prior(
             _kernel(document["kernel"]), _number(document, "noise_mm"), _number(document, "noise_factor") or 1.0,
-            str(document.get("align", "rigid")), str(document.get("model", "endpoint")),
+            check_kind(str(document.get("align", "rigid"))), _model(document),
             tuple(str(case) for case in document.get("cases", ())), int(document.get("n_landmarks", 0)),
-            float(document.get("evidence") or "nan"),
+            _or(document.get("evidence"), math.nan),
             tuple(_parameter(one) for one in document.get("parameters", ())), bool(document.get("converged", True)),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError, ValueError, InputError) as error:
@@ -80,5 +83,17 @@ def _number(document: Any, name: str) -> float | None:
 
 
 def _parameter(document: Any) -> Chosen:
-    low, high = (float(document[end]) if document[end] is not None else float("inf") for end in ("low", "high"))
+    low, high = _or(document["low"], 0.0), _or(document["high"], math.inf)
     return Chosen(document["name"], float(document["value"]), low, high, bool(document["determined"]))
+
+
+def _model(document: Any) -> str:
+    model = str(document.get("model", "endpoint"))
+    if model not in MODELS:
+        raise FileError(f"model: expected one of {', '.join(MODELS)}, found {model!r}")
+    return model
+
+
+def _or(number: Any, otherwise: float) -> float:
+    """A number, or what null stands for."""
+    return otherwise if number is None else float(number)

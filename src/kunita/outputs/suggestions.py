@@ -16,7 +16,7 @@ from kunita.gaussians import ball_radius
 from kunita.outputs.dense import Progress
 from kunita.outputs.hull import Hull, hull_of
 from kunita.outputs.labels import label_values
-from kunita.outputs.targets import remoteness, smallest_scale
+from kunita.outputs.targets import main_scale, remoteness
 from kunita.outputs.warp import nearest
 from kunita.posterior import Posterior
 from kunita.registration import Registration
@@ -160,7 +160,7 @@ def region_of(reg: Registration, inside: Image | None, label: int | None) -> Reg
     """The hull of the landmarks, or labels."""
     hull = hull_of(reg.moving.points[reg.used])
     lattice, spacing = hull.lattice(MOST_POINTS)
-    apart = min(APART_SCALES * smallest_scale(reg.kernel), APART_SIZES * hull.size)
+    apart = min(APART_SCALES * main_scale(reg.kernel), APART_SIZES * hull.size)
     if inside is None:
         if hull.rank == 0:
             raise LandmarkError(

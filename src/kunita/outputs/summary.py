@@ -27,6 +27,8 @@ class Summary:
     kernel: Any
     noise_mm: float
     parameters: tuple[Any, ...]
+    learned_on: tuple[str, ...]
+    robust: bool
     align: str
     pairing: str
     n_landmarks: int
@@ -59,6 +61,7 @@ class LandmarkRows:
     residuals: np.ndarray
     loo_errors: np.ndarray
     loo_chi2: np.ndarray
+    weights: np.ndarray
     suspect: np.ndarray
     suspicion: tuple[str, ...]
 
@@ -72,9 +75,10 @@ def landmark_rows(reg: Registration) -> LandmarkRows:
         errors[reg.used], squared[reg.used] = loo.error, loo.chi2
     residuals = np.linalg.norm(reg.fixed.points - predicted.mean, axis=1)
     suspect, reasons = _suspicion(reg)
+    weights = reg.used.astype(float) if reg.weights is None else reg.weights
     return LandmarkRows(
         reg.moving.labels, reg.moving.points, reg.fixed.points, np.asarray(predicted.mean),
-        np.asarray(predicted.covariance), residuals, errors, squared, suspect, reasons,
+        np.asarray(predicted.covariance), residuals, errors, squared, weights, suspect, reasons,
     )  # fmt: skip
 
 
@@ -98,6 +102,8 @@ def summary(
         kernel=describe(reg.kernel),
         noise_mm=reg.noise_mm,
         parameters=tuple(parameter(one) for one in reg.chosen),
+        learned_on=reg.learned_on,
+        robust=reg.robust,
         align=reg.align,
         pairing=reg.pairing,
         n_landmarks=int(reg.used.sum()),

@@ -44,7 +44,7 @@ class Target:
             alone: how well the target itself was marked is not part of it.
         nearest: the landmark that is nearest to it in moving space.
         nearest_mm: how far that is (where the alignment scales: in the fixed space's millimetres).
-        in_sigma: the same in length scales of the kernel (the smallest, of a sum).
+        in_sigma: the same in length scales of the kernel (of a sum, that of its strongest part).
         outside_mm: how far it lies outside the convex hull of the landmarks; 0 inside.
         extrapolates: whether its prediction rests on the prior more than on the landmarks (see `FAR`, `BEYOND`).
     """
@@ -99,7 +99,7 @@ def describe_targets(reg: Registration, landmarks: Landmarks) -> tuple[Target, .
 
 def remoteness(reg: Registration, points: np.ndarray) -> Remoteness:
     """How far (m, d) points of the moving space are from the landmarks."""
-    used, scale = np.flatnonzero(reg.used), smallest_scale(reg.kernel)
+    used, scale = np.flatnonzero(reg.used), main_scale(reg.kernel)
     turn = np.asarray(reg.posterior.alignment.matrix).T
     marked, aligned = reg.moving.points[used] @ turn, points @ turn
     distances, rows = KDTree(marked).query(aligned)
@@ -108,11 +108,17 @@ def remoteness(reg: Registration, points: np.ndarray) -> Remoteness:
     return Remoteness(used[rows], distances, distances / scale, outside, extrapolates)
 
 
-def smallest_scale(kernel: AbstractKernel) -> float:
-    """The length scale of a kernel, mm; the smallest, of a sum."""
+def main_scale(kernel: AbstractKernel) -> float:
+    """The length scale of a kernel, mm; of a sum that of the part with the largest amplitude, which says the most."""
+    parts = list(_profiles(kernel))
+    return float(max(parts, key=lambda part: part.amplitude).length_scale) if parts else np.inf
+
+
+def _profiles(kernel: AbstractKernel) -> Iterator[AbstractProfile]:
     if isinstance(kernel, AbstractProfile):
-        return float(kernel.length_scale)
-    return min((smallest_scale(part) for part in getattr(kernel, "kernels", ())), default=np.inf)
+        yield kernel
+    for part in getattr(kernel, "kernels", ()):
+        yield from _profiles(part)
 
 
 def extrapolation_remarks(targets: Sequence[Target]) -> Iterator[str]:
