@@ -429,7 +429,7 @@ def _fit_remarks(
     if choice.undecided and n > 1:
         yield f"the landmarks do not determine the {'; the '.join(_told(one) for one in choice.undecided)}"
     if not choice.followed:
-        yield "the parameters are those of the small-deformation model: the evidence of the flow could not be followed"
+        yield "the evidence of the flow could not be followed to its maximum: the parameters are near it at best"
     if steepness(fit.kernel) > TOO_SURE and wish.model != "small":
         yield (
             f"the prior's amplitude is {steepness(fit.kernel):.2g} of its length scale: beyond {TOO_SURE:g} the "

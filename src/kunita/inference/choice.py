@@ -25,10 +25,10 @@ from kunita.kernels import AbstractKernel, AbstractProfile, Sum
 from kunita.numerics import simpson_weights
 from kunita.precision import Array, Scalar
 
-ENOUGH = 0.01
-"""A gain in the log evidence that is not worth another round."""
+ENOUGH = 0.02
+"""A gain in the log evidence that is not worth another round: a fifth of a parameter's standard deviation."""
 
-ROUNDS = 6
+ROUNDS = 8
 
 PROBE, REACH = 0.1, 1.0
 """In the logarithm of a parameter: the step that tells how the missing part changes, and how far it is trusted."""
@@ -190,7 +190,7 @@ class Choice:
         theta: the same as numbers.
         chosen: how well each of the free parameters is told.
         evidence: the log evidence at the choice, summed over the samples.
-        followed: whether that is the diffeomorphic model's; not, where a fit failed and the small one's had to do.
+        followed: whether that is the largest of the diffeomorphic model's; not, where a fit failed or rounds ran out.
         fits: rough flows near the choice, one per sample, to start from.
     """
 
@@ -228,7 +228,7 @@ def choose_without_each(
         others, there = [*samples[:i], *samples[i + 1 :]], everything.without(i)
         leading = functools.partial(_small_total, others, dials, search)
         theta = _ascend(lambda at: _plus(leading(at), there.missing(at)), there.theta, search.bounds)  # noqa: B023
-        far = np.abs(theta - there.theta).max() > NEAR or not there.followed
+        far = np.abs(theta - there.theta).max() > NEAR or not there.measured
         found = _searched(others, dials, search, model) if far else dataclasses.replace(there, theta=theta)
         choices.append(_choice(others, dials, search, found))
     return tuple(choices)
@@ -236,11 +236,12 @@ def choose_without_each(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Found:
-    """Where a search ended, what the small model misses around there, and whether that could be measured."""
+    """Where a search ended, what the small model misses around there, whether that was measured, and is the optimum."""
 
     theta: np.ndarray
     missing: "Missing"
-    followed: bool
+    measured: bool
+    settled: bool
 
     def without(self, i: int) -> "_Found":
         """The same of all samples but one."""
@@ -250,13 +251,12 @@ class _Found:
 def _searched(samples: Sequence[Sample], dials: Dials, search: Search, model: str) -> _Found:
     nothing = Missing.nothing(len(samples), search.start)
     if not search.free.any():
-        return _Found(search.start, nothing, True)
+        return _Found(search.start, nothing, measured=True, settled=True)
     leading = functools.partial(_small_total, samples, dials, search)
     theta = maximise(leading, search.start, search)
     if model == "small":
-        return _Found(theta, nothing, True)
-    found = follow(samples, dials, search, theta)
-    return _Found(theta, nothing, False) if found is None else _Found(*found, True)
+        return _Found(theta, nothing, measured=True, settled=True)
+    return follow(samples, dials, search, theta) or _Found(theta, nothing, measured=False, settled=False)
 
 
 # --------------------------------------------------------------------------------- the small-deformation model, leading
@@ -346,10 +346,8 @@ class Missing:
         return Missing(self.center, np.delete(self.values, i), np.delete(self.slopes, i, axis=0), fits)
 
 
-def follow(
-    samples: Sequence[Sample], dials: Dials, search: Search, theta: np.ndarray
-) -> tuple[np.ndarray, Missing] | None:
-    """From the small model's optimum to that of the diffeomorphic one; None if it cannot be found from there."""
+def follow(samples: Sequence[Sample], dials: Dials, search: Search, theta: np.ndarray) -> "_Found | None":
+    """From the small model's optimum to that of the diffeomorphic one; None if it cannot be evaluated there."""
     leading = functools.partial(_small_total, samples, dials, search)
     missing, reach = missing_around(samples, dials, search.free, theta), REACH
     if missing is None:
@@ -359,13 +357,13 @@ def follow(
         near = np.clip(np.stack([theta - reach, theta + reach], axis=1), *search.bounds.T[:, :, None])
         proposal = _ascend(total, theta, near)
         if total(proposal)[0] - total(theta)[0] < ENOUGH:
-            return theta, missing
+            return _Found(theta, missing, measured=True, settled=True)
         there = missing_around(samples, dials, search.free, proposal, missing.fits)
         if there is not None and leading(proposal)[0] + there(proposal)[0] > total(theta)[0]:
             theta, missing = proposal, there
         else:
             reach /= 4
-    return None
+    return _Found(theta, missing, measured=True, settled=False)
 
 
 def missing_around(
@@ -449,7 +447,7 @@ def _choice(samples: Sequence[Sample], dials: Dials, search: Search, found: _Fou
     theta, value = found.theta, total(found.theta)[0] - search.log_prior(found.theta)[0]
     chosen = tuple(_told(dials, search, theta, total))
     return Choice(
-        _settled(dials, theta), float(np.exp(theta[-1])), theta, chosen, value, found.followed, found.missing.fits
+        _settled(dials, theta), float(np.exp(theta[-1])), theta, chosen, value, found.settled, found.missing.fits
     )
 
 
