@@ -42,11 +42,10 @@ MOST_TARGETS = 10
 def register(args: Namespace) -> int:
     """`kunita register`."""
     from kunita import results
-    from kunita.io.prior_files import read_prior
 
     console, began = Console(quiet=args.quiet, as_json=args.json), time.perf_counter()
     with console.warnings():
-        args.prior = read_prior(args.prior) if args.prior else None
+        args.prior = _prior(args)
         moving, fixed = read_sides(args)
         request = _request(args, moving.dimension)
         names, rename = results.output_names(request, moving.dimension), request.bids or (lambda name: name)
@@ -216,6 +215,22 @@ def info(args: Namespace) -> int:
         "\n".join(f"{key:<{width}}  {inspection.readable(value)}" for key, value in document.items()), document
     )
     return ExitStatus.DONE
+
+
+def _prior(args: Namespace) -> Any:
+    """The prior that a file holds, which leaves nothing else to say of the kernel."""
+    from kunita.io.prior_files import read_prior
+
+    if args.prior is None:
+        return None
+    for option, value in (
+        ("--length-scale", args.length_scale),
+        ("--amplitude", args.amplitude),
+        ("--kernel", args.kernel),
+    ):
+        if value is not None:
+            raise ArgumentError(f"{option}: the prior has its own; give one of the two")
+    return read_prior(args.prior)
 
 
 def _request(args: Namespace, dimension: int) -> Any:

@@ -166,7 +166,9 @@ def register(
     if scale_noise and not noises.known:
         raise ArgumentError("scale_noise: there is no given noise to scale; it is estimated anyway")
     active = dataclasses.replace(pairs, moving=pairs.moving.take(used), fixed=pairs.fixed.take(used))
-    before = tuple(_pairing_remarks(pairs, active, used))
+    known = noise is None and noises.known and not scale_noise
+    doubts = suspicion(active.moving.points, active.fixed.points, noises.fixed + noises.moving, align, known=known)
+    before = tuple(_pairing_remarks(pairs, active, used, doubts))
     for remark in before:  # at once: a fit to the wrong pairs may take long
         python_warnings.warn(remark, KunitaWarning, stacklevel=2)
     wish = _Wish(families, given, held, align, model, scale_noise)
@@ -244,12 +246,16 @@ def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None 
 
 
 def _choose(sample: Sample, origin: np.ndarray, wish: _Wish, *, given_noise: bool) -> Choice:
-    """The parameters that are not given, by the evidence; of several families that with the largest."""
+    """The parameters that are not given, by the evidence; of several families that with the largest.
+
+    What the evidence leaves open the weak prior of the search decides, not a limit: below the landmarks' spacing, say,
+    deformation and noise are the same to it, and an exact interpolation of all marks would be as good as any.
+    """
     choices = []
     for family in wish.families:
         dials = Dials(family, given=wish.kernel, noise="noise factor" if given_noise else "noise")
         reach = float(np.sqrt(np.mean((sample.observed.fixed + origin - sample.observed.moving) ** 2)))
-        search = search_for([sample], dials, wish.held, given_noise=given_noise, reach=reach)
+        search = search_for([sample], dials, wish.held, given_noise=given_noise, hyperprior=True, reach=reach)
         choices.append(choose([sample], dials, search, wish.model))
     return max(choices, key=lambda choice: choice.evidence) if len(choices) > 1 else choices[0]
 
@@ -400,7 +406,7 @@ def _refuse_contradictions(pairs: Pairs, noise: np.ndarray) -> None:
 # ----------------------------------------------------------------------------------------------------- remarks, summary
 
 
-def _pairing_remarks(pairs: Pairs, active: Pairs, used: np.ndarray) -> Iterator[str]:
+def _pairing_remarks(pairs: Pairs, active: Pairs, used: np.ndarray, doubts: Suspicion) -> Iterator[str]:
     if pairs.unmatched:
         yield f"{len(pairs.unmatched)} landmarks have no partner and are not used: {', '.join(pairs.unmatched[:5])}"
     left_out = [label for i, label in enumerate(pairs.labels) if i not in used]
@@ -408,6 +414,8 @@ def _pairing_remarks(pairs: Pairs, active: Pairs, used: np.ndarray) -> Iterator[
         yield f"left out (infinite noise): {', '.join(left_out)}"
     if len(used) > active.moving.dimension and trend.looks_mirrored(active.moving.points, active.fixed.points):
         yield "suspect: the fixed landmarks look like a mirror image of the moving ones; check left and right (RAS/LPS)"
+    elif not doubts.mirrored:
+        yield from (f"suspect: {line}" for line in doubts.lines(active.labels))
 
 
 def _fit_remarks(
@@ -427,7 +435,8 @@ def _fit_remarks(
             "posterior, which is too sure away from the landmarks' line or plane"
         )
     if choice.undecided and n > 1:
-        yield f"the landmarks do not determine the {'; the '.join(_told(one) for one in choice.undecided)}"
+        told = "; the ".join(_told(one) for one in choice.undecided)
+        yield f"the landmarks do not determine the {told}; a prior learned on other cases would"
     if not choice.followed:
         yield "the evidence of the flow could not be followed to its maximum: the parameters are near it at best"
     if steepness(fit.kernel) > TOO_SURE and wish.model != "small":
@@ -468,6 +477,7 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     yield f"  model      {reg.model}, alignment {reg.align}"
     yield f"  kernel     {describe_kernel(reg.kernel)}"
     yield f"  noise      {reg.noise_mm:.3g} mm"
+    yield from _origin_lines(reg)
     yield f"  distance   {before:.3g} mm before → {after:.3g} mm after, the landmarks' mean (small is not accurate)"
     yield from _loo_lines(reg)
     steps = reg.posterior.trajectory.num_steps
@@ -477,6 +487,17 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     yield f"  evidence   {'' if reg.robust else f'{reg.evidence:.2f} (log), '}energy {reg.energy:.4g}"
     for remark in reg.warnings:
         yield f"  warning    {remark}"
+
+
+def _origin_lines(reg: Registration) -> Iterator[str]:
+    """Where kernel and noise come from: how surely the landmarks tell them, or the cases that taught the prior."""
+    if reg.chosen:
+        told = ", ".join(f"{one.name} {one.low:.3g} to {one.high:.3g}" for one in reg.chosen)
+        yield f"  chosen     by the evidence; 95 % intervals: {told}"
+    if reg.learned_on:
+        yield f"  prior      learned on {len(reg.learned_on)} other cases"
+    if reg.robust:
+        yield "  robust     heavy-tailed noise; the weights of the landmarks are in landmarks.csv"
 
 
 def _loo_lines(reg: Registration) -> Iterator[str]:

@@ -43,13 +43,15 @@ def _doubts(prior: Prior) -> Iterator[str]:
 
 
 def _lines(prior: Prior, args: Namespace) -> Iterator[str]:
-    yield f"Prior of {len(prior.cases)} cases with {prior.num_landmarks} landmarks, alignment {prior.align}"
+    cases = "1 case" if len(prior.cases) == 1 else f"{len(prior.cases)} cases"
+    yield f"Prior of {cases} with {prior.num_landmarks} landmarks, alignment {prior.align}"
     yield f"  kernel     {describe_kernel(prior.kernel)}"
     if prior.noise_mm is not None:
         yield f"  noise      {prior.noise_mm:.3g} mm where files bring none"
     if args.scale_noise:
         yield f"  noise      {prior.noise_factor:.3g} times what the files say"
     for one in prior.chosen:
-        yield f"  about      {one.name}: {one.value:.3g}, 95 % from {one.low:.3g} to {one.high:.3g}"
+        open_ = "" if one.decided else " (not determined)"
+        yield f"  about      {one.name}: {one.value:.3g}, 95 % from {one.low:.3g} to {one.high:.3g}{open_}"
     yield f"  evidence   {prior.evidence:.2f} (log, all cases)"
     yield f"  written    {args.out}; use it with `kunita register … --prior {args.out}`"

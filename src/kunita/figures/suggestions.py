@@ -24,7 +24,7 @@ class Side:
 FLAT = (Side("", 0, 1, ("x (mm)", "y (mm)")),)
 SIDES = (
     Side("from above", 0, 1, ("L ← x (mm) → R", "P ← y (mm) → A")),
-    Side("from the front", 0, 2, ("L ← x (mm) → R", "I ← z (mm) → S")),
+    Side("from behind", 0, 2, ("L ← x (mm) → R", "I ← z (mm) → S")),
     Side("from the right", 1, 2, ("P ← y (mm) → A", "I ← z (mm) → S")),
 )
 

@@ -139,6 +139,8 @@ def suggest_landmarks(
         progress: told the fraction that is done.
     """
     noise = _check(reg, noise)
+    if inside is not None and not isinstance(inside, Image):
+        raise ArgumentError(f"inside: expected an image of labels (see read_image), found {inside!r:.80}")
     region = region_of(reg, inside, label)
     variance = noise**2 * np.eye(reg.fixed.dimension)
     now = known = Knowledge(reg.posterior, region.points, np.zeros((0, reg.fixed.dimension)), variance)

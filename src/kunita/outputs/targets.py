@@ -18,6 +18,7 @@ from kunita.gaussians import GaussianPoints
 from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.outputs.carry import LEVEL, carry_landmarks, carry_points
 from kunita.outputs.hull import hull_of
+from kunita.precision import ArrayLike
 from kunita.registration import Registration
 
 FAR = 1.0
@@ -80,8 +81,9 @@ class Remoteness:
     extrapolates: np.ndarray
 
 
-def describe_targets(reg: Registration, landmarks: Landmarks) -> tuple[Target, ...]:
+def describe_targets(reg: Registration, landmarks: Landmarks | ArrayLike) -> tuple[Target, ...]:
     """Predict named points of the moving space: position, uncertainty, predicted TRE, distance to the landmarks."""
+    landmarks = landmarks if isinstance(landmarks, Landmarks) else Landmarks(landmarks)
     carried, alone = carry_landmarks(reg, landmarks), carry_points(reg, landmarks.points)
     arrived = GaussianPoints(carried.points, carried.covariances)
     tre = np.sqrt(np.trace(np.asarray(alone.covariance), axis1=1, axis2=2))
