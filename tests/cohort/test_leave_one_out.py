@@ -159,7 +159,7 @@ def test_parameters_do_not_depend_on_the_rows():
     moving, fixed, _ = problem(2, True)
     eight = Case("a", moving.take(range(N - 1)), fixed.take(range(N - 1)))
     few, many = (own_parameters(eight, 40.0, rows) for rows in (N - 1, ROWS))
-    assert few.amplitude_mm == pytest.approx(many.amplitude_mm, rel=1e-3)  # as well as the search ends
+    assert few.amplitude_mm == pytest.approx(many.amplitude_mm, rel=5e-3)  # the weak prior is about the rows' own mean
     assert few.noise_mm is many.noise_mm is None
 
 

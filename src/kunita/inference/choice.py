@@ -71,6 +71,11 @@ class Dials:
         count = [""] if self.num_scales == 1 else [f" {k + 1}" for k in range(self.num_scales)]
         return (*(f"{what}{k}" for k in count for what in ("length scale", "amplitude")), self.noise)
 
+    @property
+    def kind(self) -> "Dials":
+        """What programs are compiled for: a given kernel is data, and names do not matter."""
+        return Dials(self.family, self.num_scales)
+
     def kernel(self, theta: Float[Array, " p"]) -> AbstractKernel:
         """The kernel with these parameters."""
         if self.given is not None:
@@ -280,11 +285,8 @@ def _small(
 def _small_total(samples: Sequence[Sample], dials: Dials, search: Search, theta: np.ndarray) -> Value:
     """Log evidence of the small-deformation model over all samples, plus the log prior of the parameters."""
     value, slope = search.log_prior(theta)
-    plain = dataclasses.replace(
-        dials, given=None, noise="noise"
-    )  # a given kernel is data: only its kind is compiled for
     for sample in samples:
-        more, along = _small(plain, dials.given, theta, sample)
+        more, along = _small(dials.kind, dials.given, theta, sample)
         value, slope = value + float(more), slope + np.asarray(along)
     return value, np.where(search.free, slope, 0.0)
 
@@ -297,7 +299,7 @@ def maximise(value: Callable[[np.ndarray], Value], start: np.ndarray, search: Se
     """The best of a few local searches; the start itself if none of them ends in a finite number."""
     steps = np.array([[*(scale, amplitude) * (len(start) // 2), noise] for scale, amplitude, noise in STARTS])
     found = [_ascend(value, start + step * search.free, search.bounds) for step in steps]
-    return max(found, key=lambda theta: _finite(value(theta)[0])) if found else start
+    return max(found, key=lambda theta: _finite(value(theta)[0]))
 
 
 def _ascend(value: Callable[[np.ndarray], Value], start: np.ndarray, bounds: np.ndarray) -> np.ndarray:
@@ -390,8 +392,7 @@ def _missing_of(
     sample: Sample, dials: Dials, free: np.ndarray, theta: np.ndarray, near: Fit | None
 ) -> tuple[float, np.ndarray, Fit] | None:
     """Of one sample: the value, its slopes by differences, and the flow at θ, from which those at the steps start."""
-    plain = dataclasses.replace(dials, given=None, noise="noise")
-    small = lambda at: float(_small(plain, dials.given, at, sample)[0])
+    small = lambda at: float(_small(dials.kind, dials.given, at, sample)[0])
     value, fit = flow_evidence(sample, dials, theta, near)
     if fit is None:
         return None
