@@ -71,7 +71,8 @@ def overview(
         figure.colorbar(drawn, ax=axes[row, -1], shrink=0.85, extend="max")
     near = f" within {NEAR_MM:.0f} mm of the plane" if found.grid.dimension == 3 else ""
     outline = "; cyan: the label with probability 50 % (dotted: 5 and 95 %)" if labels is not None else ""
-    figure.supxlabel(f"○ fixed, + predicted landmarks{near}{outline}", fontsize=9)
+    doubts = ", □ suspects" if rows.suspect.any() else ""
+    figure.supxlabel(f"○ fixed, + predicted landmarks{near}{doubts}{outline}", fontsize=9)
     return figure
 
 
