@@ -19,7 +19,7 @@ from kunita.inference.choice import Choice, Chosen, Dials, Held, choose, search_
 from kunita.inference.evidence import gauss_newton_evidence
 from kunita.inference.robust import REWEIGHTINGS, SETTLED_WEIGHT, first_weights, student_weights
 from kunita.inference.sample import Sample, aligned_sample
-from kunita.kernels import FAMILIES, AbstractKernel, AbstractProfile, Gaussian, steepness
+from kunita.kernels import BEST, FAMILIES, AbstractKernel, AbstractProfile, Gaussian, steepness
 from kunita.posterior import MODELS, LeaveOneOut, Posterior, posterior_from_fit
 from kunita.precision import ArrayLike, as_floats, to_numpy
 from kunita.prior import Prior
@@ -27,9 +27,6 @@ from kunita.suspects import Suspicion, suspicion
 
 CONTRADICTION = 6.0
 """Coinciding moving landmarks whose targets differ by more than this many standard deviations are refused."""
-
-BEST = "best"
-"""In place of a kernel's family: the one with the largest evidence."""
 
 TOO_SURE = 0.45
 """Amplitude over length scale beyond which the linearised posterior is too sure (`benchmarks/calibration.py`)."""
@@ -46,7 +43,8 @@ class Registration:
     """A registration: the posterior over deformations, what went into it, and how the fit ended.
 
     `chosen` says how well the parameters are told that the evidence chose; `weights` how much each landmark counted in
-    a robust fit, which has no evidence to compare; `learned_on` names the cases behind a prior that was given.
+    a robust fit, which has no evidence to compare; `learned_on` names the cases behind a prior that was given;
+    `suspicion` which of the landmarks that were used cannot be right (None in records of earlier versions).
     """
 
     moving: Landmarks
@@ -69,6 +67,7 @@ class Registration:
     robust: bool = False
     weights: np.ndarray | None = None
     learned_on: tuple[str, ...] = ()
+    suspicion: Suspicion | None = None
 
     @property
     def converged(self) -> bool:
@@ -99,18 +98,6 @@ class Registration:
         miss = self.fixed.points[self.used] - found.mean
         squared = np.einsum("ia,ia->i", miss, np.linalg.solve(covariance, miss[..., None])[..., 0])
         return LeaveOneOut(found.mean, covariance, found.error, squared)
-
-    @functools.cached_property
-    def suspicion(self) -> Suspicion:
-        """Which of the landmarks that were used cannot be right, and why; found once, as nothing else depends on it.
-
-        The level of a noise that the landmarks bring is believed. Any other may have been estimated with the gross
-        errors that are looked for, so only its relative sizes are.
-        """
-        brought = self.moving.covariances is not None or self.fixed.covariances is not None
-        known = brought and all(not one.name.startswith("noise") for one in self.chosen)
-        moving, fixed = self.moving.points[self.used], self.fixed.points[self.used]
-        return suspicion(moving, fixed, self.noise[self.used], self.align, known=known)
 
     def summary(self) -> str:
         """What was done and how well it went, for people."""
@@ -166,8 +153,7 @@ def register(
     if scale_noise and not noises.known:
         raise ArgumentError("scale_noise: there is no given noise to scale; it is estimated anyway")
     active = dataclasses.replace(pairs, moving=pairs.moving.take(used), fixed=pairs.fixed.take(used))
-    known = noise is None and noises.known and not scale_noise
-    doubts = suspicion(active.moving.points, active.fixed.points, noises.fixed + noises.moving, align, known=known)
+    doubts = _suspicion(active, noises, align, believed=noise is None and not scale_noise)
     before = tuple(_pairing_remarks(pairs, active, used, doubts))
     for remark in before:  # at once: a fit to the wrong pairs may take long
         python_warnings.warn(remark, KunitaWarning, stacklevel=2)
@@ -182,7 +168,7 @@ def register(
         kernel=fit.kernel, noise=_spread_out(fitted.noise, used, len(pairs.moving)), align=align, model=model,
         posterior=fitted.posterior, evidence=fitted.evidence, energy=float(fit.energy), outcome=fit.outcome,
         gap_mm=fit.gap_mm, history=fit.history, warnings=before + fitted.remarks, seconds=time.perf_counter() - began,
-        chosen=fitted.choice.chosen, robust=robust, learned_on=() if prior is None else prior.cases,
+        chosen=fitted.choice.chosen, robust=robust, learned_on=() if prior is None else prior.cases, suspicion=doubts,
         weights=_spread_out(fitted.weights, used, len(pairs.moving), 0.0),
     )  # fmt: skip
 
@@ -291,6 +277,18 @@ def _reweighted(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray)
         if settled:
             break
     return weights, settled
+
+
+def _suspicion(pairs: Pairs, noises: _Noises, align: str, *, believed: bool) -> Suspicion:
+    """Which pairs cannot be right, before anything is fitted to them.
+
+    The level of a noise that the landmarks bring is believed. Of any other only the relative sizes are: what is typed
+    or estimated may be what the gross errors that are looked for suggest.
+    """
+    x, f = pairs.moving.points, pairs.fixed.points
+    turn = np.asarray(trend.procrustes(align, x, f, np.ones(len(x))).matrix)
+    noise = noises.fixed + turn @ noises.moving @ turn.T
+    return suspicion(x, f, noise, align, known=believed and noises.known)
 
 
 def _spread_out(values: np.ndarray, used: np.ndarray, n: int, absent: float = np.inf) -> np.ndarray:
@@ -507,8 +505,9 @@ def _loo_lines(reg: Registration) -> Iterator[str]:
         held = scores.scores(np.asarray(reg.loo.error), np.asarray(reg.loo.chi2), np.asarray(reg.loo.covariance))
         inside = f"{100 * held.coverage[scores.LEVELS.index(0.95)]:.0f} % inside their 95 % region"
         yield f"  left out   each landmark predicted from the others: {held.error_mm:.3g} mm off on average, {inside}"
-    for line in reg.suspicion.lines([reg.moving.labels[i] for i in np.flatnonzero(reg.used)]):
-        yield f"  suspects   {line}"
+    if reg.suspicion is not None:
+        names = [reg.moving.labels[i] for i in np.flatnonzero(reg.used)]
+        yield from (f"  suspects   {line}" for line in reg.suspicion.lines(names))
 
 
 def _distances(reg: Registration) -> tuple[float, float]:

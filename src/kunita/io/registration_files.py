@@ -20,6 +20,7 @@ from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
 from kunita.inference import choice, path_space, solve, trend
 from kunita.io.writing import complete
+from kunita.suspects import Suspicion
 
 FORMAT = "kunita registration"
 VERSION = 1
@@ -34,6 +35,7 @@ KINDS: tuple[type, ...] = (
     choice.Chosen,
     path_space.PathSpace,
     solve.Progress,
+    Suspicion,
     trend.Alignment,
     trend.Trend,
 )

@@ -86,6 +86,8 @@ def _suspicion(reg: Registration) -> tuple[np.ndarray, tuple[str, ...]]:
     """Which landmarks are in doubt, and why; those that were not used are not."""
     used = np.flatnonzero(reg.used)
     suspect = np.zeros(len(reg.moving), dtype=bool)
+    if reg.suspicion is None:
+        return suspect, ("",) * len(reg.moving)
     suspect[used] = reg.suspicion.suspect
     words = iter(reg.suspicion.reasons([reg.moving.labels[i] for i in used]))
     return suspect, tuple(next(words) if is_used else "" for is_used in reg.used)
