@@ -25,7 +25,7 @@ from PIL import Image
 from scipy.stats import chi2
 
 import kunita
-from kunita.cohort.prior import learn_prior
+from kunita.cohort.prior import Lesson, learn_prior
 from kunita.data.cohort import Case
 from kunita.data.landmarks import Landmarks
 from kunita.errors import KunitaWarning
@@ -184,7 +184,8 @@ def parameters(cases: int = 100, taught: int = 10) -> Figure:
     With a = 3 mm, where the small-deformation model is as good as the other: it makes hundreds of fits affordable.
     """
     truth, counts = kunita.Gaussian(LENGTH_SCALE, AMPLITUDE / 2), (5, 8, 15, 30)
-    prior = learn_prior([as_case(case(1000 + i, kernel=truth), f"other-{i}") for i in range(taught)], model="small")
+    others = [as_case(case(1000 + i, kernel=truth), f"other-{i}") for i in range(taught)]
+    prior = learn_prior(others, Lesson(model="small"))
     register = functools.partial(kunita.register, model="small")
     ways: tuple[tuple[str, Callable[[Draw], Registration]], ...] = (
         ("true parameters", lambda made: register(made.moving, made.fixed, kernel=truth, noise=NOISE_MM)),

@@ -49,6 +49,7 @@ _HOME = {
     "Registration": "kunita.registration",
     "register": "kunita.registration",
     "Prior": "kunita.prior",
+    "Lesson": "kunita.cohort.prior",
     "learn_prior": "kunita.cohort.prior",
     "read_prior": "kunita.io.prior_files",
     "write_prior": "kunita.io.prior_files",

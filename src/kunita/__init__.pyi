@@ -1,3 +1,4 @@
+from kunita.cohort.prior import Lesson as Lesson
 from kunita.cohort.prior import learn_prior as learn_prior
 from kunita.data.cohort import Case as Case
 from kunita.data.image import Grid as Grid

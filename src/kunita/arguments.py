@@ -239,10 +239,7 @@ def _tune(commands: argparse._SubParsersAction) -> None:
         "\nThe summed evidence of all cases is maximised, with weakly informative priors on the parameters.\n"
         "Use the result with `kunita register … --prior prior.json`: learn on other patients, apply to this one.",
     )  # fmt: skip
-    command.add_argument(
-        "cases", type=Path, metavar="CASES.tsv",
-        help="tab-separated: case, moving, fixed (empty for a two-volume .tag); raters' files separated by ';'",
-    )  # fmt: skip
+    _cohort(command)
     command.add_argument("--out", type=Path, required=True, metavar="prior.json", help="where to write")
     command.add_argument(
         "--kernel", choices=(*KERNELS, "best"), default="gaussian", help="family (default: gaussian); best: try all"
@@ -251,7 +248,6 @@ def _tune(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--align", choices=ALIGNMENTS, default="rigid", help="alignment in the model (default: rigid)")
     command.add_argument("--model", choices=MODELS, default="endpoint", help="posterior (default: endpoint)")
     command.add_argument("--scale-noise", action="store_true", help="learn a factor on the noise that the files bring")
-    command.add_argument("--frame", choices=FRAMES, type=str.upper, help="axes of landmark files that do not say")
     _talking(command)
     _overwriting(command)
 
@@ -262,10 +258,7 @@ def _loo(commands: argparse._SubParsersAction) -> None:
         "\nKernel and noise are learned on the other patients (with fewer than three cases: on the case itself).\n"
         "In the same table: no registration, rigid, affine, thin-plate spline, small deformation, the paper's setting.",
     )  # fmt: skip
-    command.add_argument(
-        "cases", type=Path, metavar="CASES.tsv",
-        help="tab-separated: case, moving, fixed (empty for a two-volume .tag); raters' files separated by ';'",
-    )  # fmt: skip
+    _cohort(command)
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for tables and figures")
     command.add_argument("--length-scales", type=_numbers, metavar="MM,…", help="also try these, the rest learned")
     command.add_argument("--prior", type=Path, metavar="prior.json", help="use this prior for all cases, learn nothing")
@@ -277,10 +270,17 @@ def _loo(commands: argparse._SubParsersAction) -> None:
     noise.add_argument("--scale-noise", action="store_true", help="learn one factor on the noise that the files bring")
     command.add_argument("--fast", action="store_true", help="in closed form, to first order, instead of exact refits")
     command.add_argument("--workers", type=_count, default=1, metavar="N", help="processes (default: 1)")
-    command.add_argument("--frame", choices=FRAMES, type=str.upper, help="axes of landmark files that do not say")
     command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the bootstrap over cases (default: 0)")
     _talking(command)
     _overwriting(command)
+
+
+def _cohort(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "cases", type=Path, metavar="CASES.tsv",
+        help="tab-separated: case, moving, fixed (empty for a two-volume .tag); raters' files separated by ';'",
+    )  # fmt: skip
+    command.add_argument("--frame", choices=FRAMES, type=str.upper, help="axes of landmark files that do not say")
 
 
 def _count(text: str) -> int:

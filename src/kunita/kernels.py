@@ -330,6 +330,9 @@ FAMILIES: dict[str, type[AbstractProfile]] = {
 }
 """The kernels by the names that the command line and the files use."""
 
+BEST = "best"
+"""In place of a family's name: the one with the largest evidence."""
+
 
 def length_scales(kernel: AbstractKernel) -> tuple[float, ...]:
     """The length scales of a kernel and of the parts it is a sum of, mm."""

@@ -1,7 +1,6 @@
 """`kunita loo`: leave-one-out over a cohort, compared with other methods; tables, figures, and what they say."""
 
 import dataclasses
-import functools
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 
 from kunita import scores
 from kunita.cohort.leave_one_out import LEAST_OTHERS
-from kunita.cohort.prior import learn_prior, learn_without_each
+from kunita.cohort.prior import Lesson, learn_prior, learn_without_each
 from kunita.cohort.study import PAPER, Trained, Tried, study, without_covariances
 from kunita.cohort.study_findings import OWN, Learning, findings
 from kunita.cohort.study_tables import (
@@ -153,30 +152,11 @@ def _learned(
     cases: Sequence[Case], settings: Settings, scale: float | None = None, model: str = "endpoint"
 ) -> tuple[Prior, ...]:
     """For each case the prior that the others teach; with too few others, its own."""
-    learn = functools.partial(
-        learn_without_each if learning(cases, None) is Learning.OTHERS else _learn_from_each,
-        family=settings.kernel, length_scale=scale, align=settings.align, model=model, scale_noise=settings.scale_noise,
-        num_scales=1 if scale is not None else settings.num_scales,
-    )  # fmt: skip
-    return learn(cases)
-
-
-def _learn_from_each(
-    cases: Sequence[Case],
-    *,
-    family: str,
-    length_scale: float | None,
-    align: str,
-    model: str,
-    scale_noise: bool,
-    num_scales: int,
-) -> tuple[Prior, ...]:
-    """For each case what its own evidence chooses."""
-    learn = functools.partial(
-        learn_prior, family=family, length_scale=length_scale, align=align, model=model, scale_noise=scale_noise,
-        num_scales=num_scales,
-    )  # fmt: skip
-    return tuple(learn([case]) for case in cases)
+    num_scales = settings.num_scales if scale is None else 1
+    lesson = Lesson(settings.kernel, num_scales, scale, settings.align, model, settings.scale_noise)
+    if learning(cases, None) is Learning.OTHERS:
+        return learn_without_each(cases, lesson)
+    return tuple(learn_prior([case], lesson) for case in cases)
 
 
 # ------------------------------------------------------------------------------------------------- tables and pictures

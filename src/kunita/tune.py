@@ -3,7 +3,7 @@
 from argparse import Namespace
 from collections.abc import Iterator
 
-from kunita.cohort.prior import learn_prior
+from kunita.cohort.prior import Lesson, learn_prior
 from kunita.console import Console
 from kunita.errors import ExitStatus
 from kunita.inputs import keep_compiled
@@ -18,16 +18,14 @@ from kunita.registration import describe_kernel
 def tune(args: Namespace) -> int:
     """`kunita tune`: read the cases, maximise their summed evidence, write prior.json."""
     console = Console(quiet=args.quiet, as_json=args.json)
+    lesson = Lesson(args.kernel, args.scales, None, args.align, args.model, args.scale_noise)
     check_writable(args.out, overwrite=args.overwrite)
     with console.warnings():
         cases = read_cases(args.cases, frame=args.frame)
         keep_compiled()
         with console.progress() as tell:
             tell(f"learning on {len(cases)} cases (and compiling, the first time)")
-            prior = learn_prior(
-                cases, family=args.kernel, num_scales=args.scales, align=args.align, model=args.model,
-                scale_noise=args.scale_noise,
-            )  # fmt: skip
+            prior = learn_prior(cases, lesson)
         for remark in _doubts(prior):
             console.warn(remark)
         write_prior(args.out, prior, overwrite=args.overwrite)

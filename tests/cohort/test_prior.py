@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kunita
-from kunita.cohort.prior import learn_prior, learn_without_each
+from kunita.cohort.prior import Lesson, learn_prior, learn_without_each
 from kunita.data.cohort import Case
 from kunita.errors import ArgumentError, FileError, LandmarkError
 from kunita.io.prior_files import read_prior, write_prior
@@ -31,7 +31,7 @@ def cohort(num_cases, seed=0, counts=(10, 12), sds=None):
 
 def test_a_cohort_teaches_the_prior_that_made_it():
     cases = cohort(16, seed=2)
-    prior = learn_prior(cases, align="none", model="small")
+    prior = learn_prior(cases, Lesson(align="none", model="small"))
     for one, truth in zip(prior.chosen, (30.0, 2.0, NOISE), strict=True):
         assert one.low < truth < one.high, one
         assert one.high < 2.5 * one.low  # and closely, which no single case of twelve landmarks does
@@ -55,7 +55,7 @@ def test_nothing_of_a_patient_is_in_the_prior_learned_without_it(model, toleranc
     spoilt = list(cases)
     rough = cases[2].fixed.points + 1.5 * np.random.default_rng(9).normal(size=cases[2].fixed.points.shape)
     spoilt[2] = Case("case-2", cases[2].moving, kunita.Landmarks(rough))
-    before, after = (learn_without_each(some, model=model)[2] for some in (cases, spoilt))
+    before, after = (learn_without_each(some, Lesson(model=model))[2] for some in (cases, spoilt))
     assert before.cases == ("case-0", "case-1", "case-3")
     assert before.kernel.length_scale == pytest.approx(after.kernel.length_scale, rel=tolerance)
     assert before.noise_mm == pytest.approx(after.noise_mm, rel=tolerance)
@@ -68,13 +68,13 @@ def test_the_only_case_without_a_noise_is_named():
 
 
 def test_several_scales_explain_at_least_as_well():
-    one, two = (learn_prior(cohort(6), num_scales=k, model="small", align="none") for k in (1, 2))
+    one, two = (learn_prior(cohort(6), Lesson(num_scales=k, model="small", align="none")) for k in (1, 2))
     assert len(two.kernel.kernels) == 2
     assert two.evidence >= one.evidence - 0.5  # their hyper-priors differ
 
 
 def test_a_factor_on_the_noise_of_the_files_is_learned():
-    prior = learn_prior(cohort(10, sds=(0.3, 1.5)), scale_noise=True, align="none", model="small")
+    prior = learn_prior(cohort(10, sds=(0.3, 1.5)), Lesson(scale_noise=True, align="none", model="small"))
     assert prior.noise_mm is None
     factor = prior.chosen[-1]
     assert factor.name == "noise factor"
@@ -140,7 +140,7 @@ def test_what_makes_no_sense_is_refused():
     cases = cohort(2)
     for wrong in ({"family": "cubic"}, {"num_scales": 0}, {"align": "bent"}, {"model": "big"}, {"scale_noise": True}):
         with pytest.raises(ArgumentError, match=next(iter(wrong))):
-            learn_prior(cases, **wrong)
+            learn_prior(cases, Lesson(**wrong))
     with pytest.raises(ArgumentError, match="at least 3"):
         learn_without_each(cases)
     with pytest.raises(ArgumentError, match="none"):

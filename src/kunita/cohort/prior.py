@@ -16,25 +16,16 @@ from kunita.errors import ArgumentError, LandmarkError
 from kunita.inference.choice import Choice, Dials, Held, Search, choose, choose_without_each, search_for
 from kunita.inference.sample import Sample, aligned_sample
 from kunita.inference.trend import check_kind
-from kunita.kernels import FAMILIES
+from kunita.kernels import BEST, FAMILIES
 from kunita.posterior import MODELS
 from kunita.prior import Prior
 
 
-def learn_prior(
-    cases: Sequence[Case],
-    *,
-    family: str = "gaussian",
-    num_scales: int = 1,
-    length_scale: float | None = None,
-    align: str = "rigid",
-    model: str = "endpoint",
-    scale_noise: bool = False,
-) -> Prior:
-    """Learn one prior on all cases.
+@dataclasses.dataclass(frozen=True)
+class Lesson:
+    """What is to be learned, and with what.
 
     Args:
-        cases: of one dimension.
         family: of the kernel, or "best" for the one with the largest evidence.
         num_scales: how many kernels of that family are summed, each with a length scale and an amplitude of its own.
         length_scale: to keep, mm; default: learned.
@@ -42,52 +33,76 @@ def learn_prior(
         scale_noise: whether one factor on the noise that the files bring is learned too. A noise of its own is learned
             for cases that bring none.
     """
-    question = _Question(tuple(cases), num_scales, length_scale, align, model, scale_noise)
+
+    family: str = "gaussian"
+    num_scales: int = 1
+    length_scale: float | None = None
+    align: str = "rigid"
+    model: str = "endpoint"
+    scale_noise: bool = False
+
+    def __post_init__(self) -> None:
+        if self.family != BEST and self.family not in FAMILIES:
+            raise ArgumentError(f"family: expected one of {', '.join(FAMILIES)}, {BEST}; found {self.family!r}")
+        if self.num_scales < 1 or (self.num_scales > 1 and self.length_scale is not None):
+            expected = "one or more, and one where a length scale is kept"
+            raise ArgumentError(f"num_scales: expected {expected}; found {self.num_scales}")
+        check_kind(self.align)
+        if self.model not in MODELS:
+            raise ArgumentError(f"model: expected one of {', '.join(MODELS)}, found {self.model!r}")
+
+    @property
+    def dials(self) -> tuple[Dials, ...]:
+        """One set for each family that is tried."""
+        families = FAMILIES.values() if self.family == BEST else (FAMILIES[self.family],)
+        noise = "noise factor" if self.scale_noise else "noise"
+        return tuple(Dials(family, self.num_scales, noise=noise) for family in families)
+
+
+USUAL = Lesson()
+
+
+def learn_prior(cases: Sequence[Case], lesson: Lesson = USUAL) -> Prior:
+    """Learn one prior on all cases, which are of one dimension."""
+    cohort = _Cohort(tuple(cases), lesson)
     with jax.enable_x64(True):
-        priors = [question.learn(name) for name in question.families(family)]
+        priors = [cohort.learn(dials) for dials in lesson.dials]
     return max(priors, key=lambda prior: prior.evidence)
 
 
-def learn_without_each(
-    cases: Sequence[Case],
-    *,
-    family: str = "gaussian",
-    num_scales: int = 1,
-    length_scale: float | None = None,
-    align: str = "rigid",
-    model: str = "endpoint",
-    scale_noise: bool = False,
-) -> tuple[Prior, ...]:
-    """For each case a prior that was learned on all *others*: nothing about a patient is chosen on this patient."""
+def learn_without_each(cases: Sequence[Case], lesson: Lesson = USUAL) -> tuple[Prior, ...]:
+    """For each case a prior that was learned on all *others*: nothing about a patient is chosen on this patient.
+
+    To first order: see `choose_without_each`.
+    """
     if len(cases) <= LEAST_OTHERS:
         raise ArgumentError(f"cases: expected at least {LEAST_OTHERS + 1} to learn without each, found {len(cases)}")
-    question = _Question(tuple(cases), num_scales, length_scale, align, model, scale_noise)
+    cohort = _Cohort(tuple(cases), lesson)
     with jax.enable_x64(True):
-        learned = [question.learn_without_each(name) for name in question.families(family)]
+        learned = [cohort.learn_without_each(dials) for dials in lesson.dials]
     return tuple(max(priors, key=lambda prior: prior.evidence) for priors in zip(*learned, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Question:
-    """What is to be learned, on which cases."""
+class _Cohort:
+    """The cases of a lesson."""
 
     cases: tuple[Case, ...]
-    num_scales: int
-    length_scale: float | None
-    align: str
-    model: str
-    factor: bool
+    lesson: Lesson
 
     def __post_init__(self) -> None:
-        _check(self.cases, self.num_scales, self.length_scale, self.align, self.model)
-        bare = [case.name for case in self.cases if not case.knows_noise]
-        if self.factor and bare:
+        if not self.cases:
+            raise ArgumentError("cases: expected at least one, found none")
+        if len({case.dimension for case in self.cases}) > 1:
+            raise ArgumentError("cases: expected all in 2-D or all in 3-D, found both")
+        bare = self.without_noise
+        if self.lesson.scale_noise and bare:
             raise ArgumentError(f"scale_noise: expected cases that all bring their noise, found none in {bare[0]!r}")
 
-    def families(self, family: str) -> tuple[str, ...]:
-        if family != "best" and family not in FAMILIES:
-            raise ArgumentError(f"family: expected one of {', '.join(FAMILIES)}, best; found {family!r}")
-        return tuple(FAMILIES) if family == "best" else (family,)
+    @property
+    def without_noise(self) -> list[str]:
+        """The cases that bring none."""
+        return [case.name for case in self.cases if not case.knows_noise]
 
     def samples(self) -> list[Sample]:
         """All cases in as many rows as the largest has: one program serves them."""
@@ -100,54 +115,40 @@ class _Question:
         if not case.knows_noise:
             noises = rows.copies[:, None, None] * np.eye(case.dimension), noises[1]
         points = case.moving.points[rows.which], case.fixed.points[rows.which]
-        scaled = self.factor or not case.knows_noise
-        return aligned_sample(*points, noises, self.align, scaled=scaled, copies=rows.copies.astype(float)).sample
+        scaled = self.lesson.scale_noise or not case.knows_noise
+        return aligned_sample(
+            *points, noises, self.lesson.align, scaled=scaled, copies=rows.copies.astype(float)
+        ).sample
 
-    def learn(self, family: str) -> Prior:
-        samples, dials = self.samples(), self._dials(family)
-        return self._prior(choose(samples, dials, self._search(samples, dials), self.model), self.cases)
+    def learn(self, dials: Dials) -> Prior:
+        samples = self.samples()
+        return self._prior(choose(samples, dials, self._search(samples, dials), self.lesson.model), self.cases)
 
-    def learn_without_each(self, family: str) -> tuple[Prior, ...]:
-        samples, dials = self.samples(), self._dials(family)
+    def learn_without_each(self, dials: Dials) -> tuple[Prior, ...]:
         self._refuse_lonely()
+        samples = self.samples()
         others = [[*self.cases[:i], *self.cases[i + 1 :]] for i in range(len(samples))]
         searches = [self._search([*samples[:i], *samples[i + 1 :]], dials) for i in range(len(samples))]
-        choices = choose_without_each(samples, dials, searches, self.model)
+        choices = choose_without_each(samples, dials, searches, self.lesson.model)
         return tuple(self._prior(choice, known) for choice, known in zip(choices, others, strict=True))
 
     def _refuse_lonely(self) -> None:
         """A case without a noise, all others having theirs, has nobody to learn one from."""
-        bare = [case.name for case in self.cases if not case.knows_noise]
+        bare = self.without_noise
         if len(bare) == 1:
             raise LandmarkError(
                 f"case {bare[0]!r} is the only one without covariances: no other case tells its noise; give it some, "
                 "or pass over those of the others (--common-noise)"
             )
 
-    def _dials(self, family: str) -> Dials:
-        return Dials(FAMILIES[family], self.num_scales, noise="noise factor" if self.factor else "noise")
-
     def _search(self, samples: Sequence[Sample], dials: Dials) -> Search:
-        return search_for(samples, dials, Held(self.length_scale), given_noise=self.factor, hyperprior=True)
+        held, factor = Held(self.lesson.length_scale), self.lesson.scale_noise
+        return search_for(samples, dials, held, given_noise=factor, hyperprior=True)
 
     def _prior(self, choice: Choice, cases: Sequence[Case]) -> Prior:
-        unknown = any(not case.knows_noise for case in cases)
+        unknown, lesson = any(not case.knows_noise for case in cases), self.lesson
         return Prior(
-            choice.kernel, choice.noise_scale if unknown else None, choice.noise_scale if self.factor else 1.0,
-            self.align, self.model, tuple(case.name for case in cases), sum(len(case) for case in cases),
+            choice.kernel, choice.noise_scale if unknown else None, choice.noise_scale if lesson.scale_noise else 1.0,
+            lesson.align, lesson.model, tuple(case.name for case in cases), sum(len(case) for case in cases),
             choice.evidence, choice.chosen, choice.followed,
         )  # fmt: skip
-
-
-def _check(cases: Sequence[Case], num_scales: int, length_scale: float | None, align: str, model: str) -> None:
-    if not cases:
-        raise ArgumentError("cases: expected at least one, found none")
-    if len({case.dimension for case in cases}) > 1:
-        raise ArgumentError("cases: expected all in 2-D or all in 3-D, found both")
-    if num_scales < 1 or (num_scales > 1 and length_scale is not None):
-        raise ArgumentError(
-            f"num_scales: expected one or more, and one where a length scale is kept; found {num_scales}"
-        )
-    check_kind(align)
-    if model not in MODELS:
-        raise ArgumentError(f"model: expected one of {', '.join(MODELS)}, found {model!r}")

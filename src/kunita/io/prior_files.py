@@ -63,6 +63,8 @@ def read_prior(path: str | os.PathLike) -> Prior:
 
 
 def _kernel(document: Any) -> AbstractKernel:
+    if not isinstance(document, dict):
+        raise FileError(f"kernel: expected an object with a family, found {document!r:.80}")
     named = {cls.__name__.lower(): cls for cls in FAMILIES.values()} | FAMILIES
     family = str(document["family"]).lower()
     if family == "sum":
