@@ -17,6 +17,17 @@ def test_small_inverses_invert(d):
     np.testing.assert_allclose(numerics.inverse_small(matrices), np.linalg.inv(matrices), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("size", [1e-180, 1.0, 1e90])
+def test_small_systems_are_those_of_lapack_whatever_their_size(d, size):
+    half = RNG.normal(size=(50, d, d)) + 2 * np.eye(d)
+    matrices = size * (half @ half.swapaxes(1, 2))
+    right = RNG.normal(size=(50, d, 4))
+    np.testing.assert_allclose(numerics.solve_small(matrices, right), np.linalg.solve(matrices, right), rtol=1e-7)
+    np.testing.assert_allclose(numerics.cholesky_small(matrices), np.linalg.cholesky(matrices), rtol=1e-9)
+    np.testing.assert_allclose(numerics.log_det_small(matrices), np.linalg.slogdet(matrices)[1], rtol=1e-11)
+
+
 @pytest.mark.parametrize("size", [0.0, 1e-6, 1.0, 8.0])
 def test_exponential_agrees_with_scipy_and_is_smooth_at_zero(size):
     matrix = size * RNG.normal(size=(4, 4)) / 4

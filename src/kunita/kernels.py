@@ -56,6 +56,22 @@ class AbstractKernel(eqx.Module):
         """The matrix k(xᵢ, yⱼ)."""
         return self.value(squared_distances(x, y))
 
+    def value_and_slope(self, s: Float[Array, "*p"]) -> tuple[Float[Array, "*p"], Float[Array, "*p"]]:
+        """Both at once, for kernels that save by it."""
+        return self.value(s), self.slope(s)
+
+    def sums(
+        self, x: Float[Array, "m d"], y: Float[Array, "n d"], a: Float[Array, "n c"], b: Float[Array, "n e"]
+    ) -> tuple[Float[Array, "m c"], Float[Array, "m e"]]:
+        """Σⱼ k(xᵢ, yⱼ)aⱼ and Σⱼ slope(xᵢ, yⱼ)bⱼ: velocities and their gradients are made of these."""
+        value, slope = self.pairs(x, y)
+        return value @ a, slope @ b
+
+    def pairs(self, x: Float[Array, "m d"], y: Float[Array, "n d"]) -> tuple[Float[Array, "m n"], Float[Array, "m n"]]:
+        """The matrices k(xᵢ, yⱼ) and slope(xᵢ, yⱼ)."""
+        s = squared_distances(x, y)
+        return self.value(s), self.slope(s)
+
     def hessian(self, difference: Vector) -> Float[Array, "d d"]:
         """Second derivatives of k in x, as a function of x − y."""
         s = jnp.sum(difference**2)
@@ -93,6 +109,10 @@ class Sum(AbstractKernel):
         for kernel in self.kernels:
             check_kernel(kernel)
 
+    @property
+    def variance(self) -> Scalar:
+        return sum((kernel.variance for kernel in self.kernels), start=0.0)
+
     def value(self, s: Float[Array, "*p"]) -> Float[Array, "*p"]:
         return sum((kernel.value(s) for kernel in self.kernels), start=jnp.zeros(()))
 
@@ -101,6 +121,12 @@ class Sum(AbstractKernel):
 
     def bend(self, s: Float[Array, "*p"]) -> Float[Array, "*p"]:
         return sum((kernel.bend(s) for kernel in self.kernels), start=jnp.zeros(()))
+
+    def sums(
+        self, x: Float[Array, "m d"], y: Float[Array, "n d"], a: Float[Array, "n c"], b: Float[Array, "n e"]
+    ) -> tuple[Float[Array, "m c"], Float[Array, "m e"]]:
+        values, slopes = zip(*(kernel.sums(x, y, a, b) for kernel in self.kernels), strict=True)
+        return sum(values[1:], start=values[0]), sum(slopes[1:], start=slopes[0])
 
     def scale_mixture(self) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
         weights, variances = zip(*(kernel.scale_mixture() for kernel in self.kernels), strict=True)
@@ -137,6 +163,10 @@ class AbstractProfile(AbstractKernel):
             number = getattr(self, name)
             if not isinstance(number, jax.core.Tracer):
                 check_positive(name, number)
+
+    @property
+    def variance(self) -> Scalar:
+        return self.amplitude**2
 
     def value(self, s: Float[Array, "*p"]) -> Float[Array, "*p"]:
         return self.amplitude**2 * self._value(s / self.length_scale**2)
@@ -208,6 +238,34 @@ class Gaussian(AbstractProfile):
 
     def profile_curvature(self, u: Float[Array, "*p"]) -> Float[Array, "*p"]:
         return (u**2 - 1) * jnp.exp(-(u**2) / 2)
+
+    def value_and_slope(self, s: Float[Array, "*p"]) -> tuple[Float[Array, "*p"], Float[Array, "*p"]]:
+        """With one exponential and no root, slope being −k/σ²."""
+        value = self.amplitude**2 * jnp.exp(-0.5 / self.length_scale**2 * s)
+        return value, -value / self.length_scale**2
+
+    def sums(
+        self, x: Float[Array, "m d"], y: Float[Array, "n d"], a: Float[Array, "n c"], b: Float[Array, "n e"]
+    ) -> tuple[Float[Array, "m c"], Float[Array, "m e"]]:
+        """The same in one matrix product, slope being −k/σ²."""
+        total = self._gram(x, y) @ jnp.concatenate([a, b], axis=1)
+        values, slopes = jnp.split(total, [a.shape[1]], axis=1)
+        return values, -slopes / self.length_scale**2
+
+    def pairs(self, x: Float[Array, "m d"], y: Float[Array, "n d"]) -> tuple[Float[Array, "m n"], Float[Array, "m n"]]:
+        gram = self._gram(x, y)
+        return gram, -gram / self.length_scale**2
+
+    def _gram(self, x: Float[Array, "m d"], y: Float[Array, "n d"]) -> Float[Array, "m n"]:
+        """`gram` with one exponential per pair and a matrix product for its exponent x·y − ½|x|² − ½|y|².
+
+        That is exact to the rounding of the squares: points should be centred.
+        """
+        x, y = x / self.length_scale, y / self.length_scale
+        half = lambda points: 0.5 * jnp.sum(points**2, axis=1, keepdims=True)
+        left = jnp.concatenate([x, -half(x), jnp.ones_like(half(x))], axis=1)
+        right = jnp.concatenate([y, jnp.ones_like(half(y)), -half(y)], axis=1)
+        return self.amplitude**2 * jnp.exp(left @ right.T)
 
     def profile_scales(self) -> tuple[np.ndarray, np.ndarray]:
         return np.ones(1), np.ones(1)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from kunita.precision import Array, Scalar
 
 State = TypeVar("State")
+Node = TypeVar("Node")
 
 JITTER = 1e-12
 """Relative to the mean diagonal; the smallest that lets a smooth kernel's Gram matrix be factored."""
@@ -63,6 +64,34 @@ def inverse_small(matrix: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
     u, v, w = (matrix[..., i, :] for i in range(3))
     vw, wu, uv = jnp.cross(v, w), jnp.cross(w, u), jnp.cross(u, v)
     return jnp.stack([vw, wu, uv], -1) / jnp.sum(u * vw, -1)[..., None, None]
+
+
+def solve_small(matrix: Float[Array, "*b d d"], right: Float[Array, "*b d e"]) -> Float[Array, "*b d e"]:
+    """A⁻¹B of 2×2 or 3×3 matrices, by cofactors.
+
+    Not by LAPACK: its calls for many matrices spread over XLA's threads and wait for them, and two of them at a time
+    wait for each other for ever where threads are few (seen with jaxlib 0.10).
+    """
+    size = jnp.max(jnp.abs(matrix), axis=(-2, -1), keepdims=True)  # determinants of small numbers are smaller than any
+    return inverse_small(matrix / size) @ right / size
+
+
+def cholesky_small(matrix: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
+    """Lower Cholesky factors of 2×2 or 3×3 matrices, written out."""
+    d = matrix.shape[-1]
+    rows: list[list[Array]] = []
+    for i in range(d):
+        rows.append([])
+        for j in range(i + 1):
+            left = matrix[..., i, j] - sum((rows[i][k] * rows[j][k] for k in range(j)), start=jnp.zeros(()))
+            rows[i].append(jnp.sqrt(left) if i == j else left / rows[j][j])
+        rows[i] += [jnp.zeros_like(matrix[..., 0, 0])] * (d - 1 - i)
+    return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def log_det_small(matrix: Float[Array, "*b d d"]) -> Float[Array, "*b"]:
+    """Log |A| of positive definite 2×2 or 3×3 matrices."""
+    return 2 * jnp.sum(jnp.log(jnp.diagonal(cholesky_small(matrix), axis1=-2, axis2=-1)), axis=-1)
 
 
 def exponential(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
@@ -125,6 +154,17 @@ def rk4_step(field: Callable[[State], State], state: State, step: Scalar) -> Sta
     k4 = field(shifted(step, k3))
     mean = jax.tree.map(lambda a, b, c, d: (a + 2 * b + 2 * c + d) / 6, k1, k2, k3, k4)
     return shifted(step, mean)
+
+
+def staged_rk4_step(field: Callable[[State, Node], State], state: State, nodes: Node, step: Scalar) -> State:
+    """`rk4_step` for ẏ = field(y, node), the node of each of the four stages being known: the first axis of `nodes`."""
+    stage = lambda i: jax.tree.map(lambda node: node[i], nodes)
+    shifted = lambda h, slope: jax.tree.map(lambda y, k: y + h * k, state, slope)
+    k1 = field(state, stage(0))
+    k2 = field(shifted(step / 2, k1), stage(1))
+    k3 = field(shifted(step / 2, k2), stage(2))
+    k4 = field(shifted(step, k3), stage(3))
+    return shifted(step, jax.tree.map(lambda a, b, c, d: (a + 2 * b + 2 * c + d) / 6, k1, k2, k3, k4))
 
 
 def compact_rk4_step(field: Callable[[State], State], state: State, step: Scalar) -> State:

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from kunita import numerics
 from kunita.precision import Array
 
 
@@ -26,4 +27,4 @@ class LandmarkObservations(eqx.Module):
 
 def mahalanobis(vectors: Float[Array, "n d"], covariances: Float[Array, "n d d"]) -> Float[Array, " n"]:
     """rᵢᵀ Dᵢ⁻¹ rᵢ, one number per landmark."""
-    return jnp.sum(vectors * jnp.linalg.solve(covariances, vectors[..., None])[..., 0], axis=-1)
+    return jnp.sum(vectors * numerics.solve_small(covariances, vectors[..., None])[..., 0], axis=-1)

@@ -15,7 +15,7 @@ from kunita.errors import ArgumentError, InverseError, LandmarkError
 from kunita.flow import covariance, shooting, simulate, transport
 from kunita.flow.transport import Path
 from kunita.gaussians import GaussianPoints
-from kunita.inference.path_space import PathSpace, path_space_jit
+from kunita.inference.path_space import AbstractPathSpace
 from kunita.inference.solve import Fit
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
@@ -72,9 +72,9 @@ class Posterior(eqx.Module):
     weights: Float[Array, " t"]
     targets: Float[Array, "n d"]
     noise: Float[Array, "n d d"]
-    linear: PathSpace
+    linear: AbstractPathSpace
     dual: Float[Array, "n d"]
-    correction: Float[Array, "n d"]
+    correction: Float[Array, "c d"]
     shift: Float[Array, " b"]
 
     @door
@@ -169,30 +169,35 @@ class Posterior(eqx.Module):
         return as_points(points, "points", self.targets.shape[1])
 
     def _check_inverse(self, y: Float[Array, "m d"], x: Float[Array, "m d"]) -> None:
-        back = in_chunks(_mean, self, x)
-        lost = np.flatnonzero(~(np.abs(np.asarray(back - y)).max(axis=1) < 1e-6 * float(self.trend.scale)))
-        if lost.size:
-            raise InverseError(
-                f"{lost.size} of {len(y)} points (the first is row {lost[0]}) have no pre-image that could be found: "
-                "the corrected or small-deformation map folds; use model='endpoint' and let it converge"
-            )
+        check_arrival(self, y, in_chunks(_mean, self, x))
 
 
-dual_change = compiled(PathSpace.dual_change)
+def check_arrival(posterior: Posterior, wanted: Float[Array, "m d"], found: Float[Array, "m d"]) -> None:
+    """Refuse pre-images that do not arrive where they should."""
+    miss = np.abs(np.asarray(found) - np.asarray(wanted)).max(axis=1)
+    lost = np.flatnonzero(~(miss < 1e-6 * float(posterior.trend.scale)))
+    if lost.size:
+        raise InverseError(
+            f"{lost.size} of {len(miss)} points (the first is row {lost[0]}) have no pre-image that could be found: "
+            "the corrected or small-deformation map folds; use model='endpoint' and let it converge"
+        )
+
+
+dual_change = compiled(AbstractPathSpace.dual_change)
 
 
 def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str) -> Posterior:
     """Linearise around the fitted flow and condition on the landmarks."""
-    trajectory = fit.trajectory
-    weights = numerics.simpson_weights(np.asarray(trajectory.times)) if trajectory.num_steps else np.ones(1)
-    linear = path_space_jit(fit.kernel, trajectory, weights, fit.noise, fit.trend)
+    carriers, linear = fit.carriers, fit.linearised()
+    weights = numerics.simpson_weights(np.asarray(carriers.times)) if carriers.num_steps else np.ones(1)
     shift, correction = dual_change(linear, fit.errors)
-    dual = trajectory.momenta[-1] + correction
+    dual = fit.trajectory.momenta[-1] + correction
+    anchored = linear.to_anchors(correction.ravel()).reshape(-1, correction.shape[1])
     corrected = model == "small" or not fit.converged
     keep = 1.0 if corrected else 0.0
     return Posterior(
-        model, corrected, fit.kernel, fit.trend, fit.alignment, origin, trajectory, weights, fit.targets, fit.noise,
-        linear, dual, keep * correction, keep * shift,
+        model, corrected, fit.kernel, fit.trend, fit.alignment, origin, carriers, weights, fit.targets, fit.noise,
+        linear, dual, keep * anchored, keep * shift,
     )  # fmt: skip
 
 
@@ -212,8 +217,8 @@ def conditioned(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d
         return _conditioned_pathwise(posterior, x, y)
     m, k, d = x.positions.shape[1], y.positions.shape[1], x.positions.shape[2]
     kernel, weights, landmarks = posterior.kernel, posterior.weights, transport.landmark_path(posterior.trajectory)
-    half_x = numerics.solve_lower(posterior.linear.factor, _cross(posterior, x, landmarks).T)
-    half_y = numerics.solve_lower(posterior.linear.factor, _cross(posterior, y, landmarks).T)
+    half_x = posterior.linear.whiten(_cross(posterior, x, landmarks).T)
+    half_y = posterior.linear.whiten(_cross(posterior, y, landmarks).T)
     return covariance.flow_covariance(kernel, weights, x, y) - (half_x.T @ half_y).reshape(m, d, k, d)
 
 
@@ -222,7 +227,7 @@ def conditioned_variance(posterior: Posterior, x: Path) -> Float[Array, "m d d"]
     prior = covariance.flow_variance(posterior.kernel, posterior.weights, x)
     if posterior.model != "pathwise":
         cross = _cross(posterior, x, transport.landmark_path(posterior.trajectory))
-        half = numerics.solve_lower(posterior.linear.factor, cross.T).reshape(-1, *prior.shape[:2])
+        half = posterior.linear.whiten(cross.T).reshape(-1, *prior.shape[:2])
         return prior - jnp.einsum("kma,kmb->mab", half, half)
 
     def add(total: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
@@ -255,19 +260,24 @@ def _instants(posterior: Posterior, x: Path) -> tuple[Array, ...]:
 def _instant(
     posterior: Posterior, q: Float[Array, "n d"], psi: Float[Array, "n d d"], x: Float[Array, "m d"]
 ) -> Float[Array, "nd md"]:
-    """C⁻¹k(Q, x) with CCᵀ = K_QQ + D_t: half of what the landmarks tell about the velocity at x at one instant."""
+    """C⁻¹k(Q, x): half of what the landmarks tell about the velocity at x at one instant."""
+    factor = instant_factor(posterior, q, psi)
+    return numerics.solve_lower(factor, jnp.kron(posterior.kernel.gram(q, x), jnp.eye(q.shape[1])))
+
+
+def instant_factor(posterior: Posterior, q: Float[Array, "n d"], psi: Float[Array, "n d d"]) -> Float[Array, "nd nd"]:
+    """C with CCᵀ = K_QQ + D_t at one instant, for landmarks at q with Ψ(t) = psi."""
     back, eye = numerics.inverse_small(psi), jnp.eye(q.shape[1])
     noise = jnp.einsum("iab,ibc,idc->iad", back, posterior.noise, back)
     gram = jnp.kron(posterior.kernel.gram(q, q), eye)
-    factor = numerics.cholesky(gram + numerics.block_diagonal(noise), jitter=0.0)
-    return numerics.solve_lower(factor, jnp.kron(posterior.kernel.gram(q, x), eye))
+    return numerics.cholesky(gram + numerics.block_diagonal(noise), jitter=0.0)
 
 
 def trend_loading(posterior: Posterior, x: Path) -> Float[Array, "m d b"]:
     """G_x = J_x h(x̃) − Λ(x, X)S⁻¹H: how the uncertain alignment moves a point, the landmarks held."""
     basis = x.jacobians[-1] @ posterior.trend.basis(x.positions[0])
     cross = _cross(posterior, x, transport.landmark_path(posterior.trajectory))
-    return basis - (cross @ posterior.linear.solved_design).reshape(basis.shape)
+    return basis - (cross @ posterior.linear.loading).reshape(basis.shape)
 
 
 def _cross(posterior: Posterior, x: Path, landmarks: Path) -> Float[Array, "md nd"]:
@@ -278,7 +288,11 @@ def _cross(posterior: Posterior, x: Path, landmarks: Path) -> Float[Array, "md n
 
 def _swing(posterior: Posterior, x: Path) -> Float[Array, "m b d"]:
     """M⁻¹Gᵀ with MMᵀ = A, so that swingᵀ·swing is the alignment's part of the covariance."""
-    return jax.vmap(lambda g: numerics.solve_lower(posterior.linear.trend_factor, g.T))(trend_loading(posterior, x))
+    loading = trend_loading(posterior, x)
+    m, d, b = loading.shape
+    return (
+        numerics.solve_lower(posterior.linear.trend_factor, loading.reshape(m * d, b).T).reshape(b, m, d).swapaxes(0, 1)
+    )
 
 
 def _path(posterior: Posterior, points: Float[Array, "m d"]) -> Path:
@@ -347,7 +361,7 @@ def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "
 
     def newton(x: Float[Array, "m d"], _: None) -> tuple[Float[Array, "m d"], None]:
         miss = _mean(posterior, x) - points
-        return x - jnp.linalg.solve(_jacobian(posterior, x), miss[..., None])[..., 0], None
+        return x - numerics.solve_small(_jacobian(posterior, x), miss[..., None])[..., 0], None
 
     return jax.lax.scan(newton, start, None, length=30)[0] if posterior.corrected else start
 
@@ -356,9 +370,8 @@ def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "
 def _leave_one_out(posterior: Posterior) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"], LeaveOneOut]:
     """The diagonal blocks of P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and of S⁻¹, and what follows from them."""
     (n, d), linear = posterior.targets.shape, posterior.linear
-    half = numerics.solve_lower(linear.factor, jnp.eye(n * d)).reshape(-1, n, d)
     swing = numerics.solve_lower(linear.trend_factor, linear.solved_design.T).reshape(-1, n, d)
-    known = jnp.einsum("kia,kib->iab", half, half)
+    known = linear.precision()
     precision = known - jnp.einsum("kia,kib->iab", swing, swing)
     cov = numerics.inverse_small(precision)
     miss = jnp.einsum("iab,ib->ia", cov, posterior.dual)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.spatial import cKDTree
 
 from kunita import scores
 from kunita.data.landmarks import Landmarks, Pairs, check_covariances, match
@@ -34,6 +35,9 @@ TOO_SURE = 0.45
 LIGHT = 0.3
 """Landmarks of less weight in a robust fit are named."""
 
+MOST_TELLING = 400
+"""Parameters are chosen on so many of the landmarks at most."""
+
 LEAST_SD, MOST_SD = 1e-100, 1e100
 """Standard deviations whose squares are numbers."""
 
@@ -44,7 +48,8 @@ class Registration:
 
     `chosen` says how well the parameters are told that the evidence chose; `weights` how much each landmark counted in
     a robust fit, which has no evidence to compare; `learned_on` names the cases behind a prior that was given;
-    `suspicion` which of the landmarks that were used cannot be right (None in records of earlier versions).
+    `suspicion` which of the landmarks that were used cannot be right (None in records of earlier versions);
+    `truncation` what was left out to fit very many of them (None where nothing was).
     """
 
     moving: Landmarks
@@ -68,6 +73,7 @@ class Registration:
     weights: np.ndarray | None = None
     learned_on: tuple[str, ...] = ()
     suspicion: Suspicion | None = None
+    truncation: solve.Truncation | None = None
 
     @property
     def converged(self) -> bool:
@@ -169,6 +175,7 @@ def register(
         posterior=fitted.posterior, evidence=fitted.evidence, energy=float(fit.energy), outcome=fit.outcome,
         gap_mm=fit.gap_mm, history=fit.history, warnings=before + fitted.remarks, seconds=time.perf_counter() - began,
         chosen=fitted.choice.chosen, robust=robust, learned_on=() if prior is None else prior.cases, suspicion=doubts,
+        truncation=fit.truncation(fitted.posterior.linear),
         weights=_spread_out(fitted.weights, used, len(pairs.moving), 0.0),
     )  # fmt: skip
 
@@ -218,10 +225,18 @@ def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None 
     scaled = wish.scale_noise or not noises.known
     aligned = aligned_sample(x, f, noises.weighted(weights), wish.align, scaled=scaled)
     sample = aligned.sample
-    choice = _choose(sample, np.asarray(aligned.origin), wish, given_noise=noises.known)
+    telling = _telling(len(x))
+    few = (
+        aligned
+        if telling is None
+        else aligned_sample(
+            x[telling], f[telling], tuple(side[telling] for side in noises.weighted(weights)), wish.align, scaled=scaled
+        )
+    )
+    choice = _choose(few.sample, np.asarray(few.origin), wish, given_noise=noises.known)
     observed = sample.observed_with(choice.theta[-1])
     _refuse_contradictions(pairs, np.asarray(observed.noise(np.broadcast_to(sample.start.matrix, noises.fixed.shape))))
-    near = choice.fits[0] if choice.fits and wish.model != "small" else None
+    near = choice.fits[0] if choice.fits and telling is None and wish.model != "small" else None
     start = (sample.start, None) if near is None else (near.alignment, near.trajectory.momenta[0])
     fit, settled = solve.solve_observed(observed, choice.kernel, sample.trend, start[0], wish.model, start[1])
     posterior = posterior_from_fit(fit, aligned.origin, wish.model)
@@ -229,6 +244,13 @@ def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None 
     remarks = tuple(_fit_remarks(pairs, wish, aligned.open_directions, choice, fit, settled))
     noise = np.asarray(fit.noise) * weights[:, None, None]
     return _Fitted(fit, to_numpy(posterior), choice, noise, weights, float(value), remarks)
+
+
+def _telling(n: int) -> np.ndarray | None:
+    """Of very many landmarks those that choose the parameters, which hundreds tell as well as thousands; else None."""
+    if n <= MOST_TELLING:
+        return None
+    return np.sort(np.random.default_rng(0).permutation(n)[:MOST_TELLING])  # a list may have a rhythm
 
 
 def _choose(sample: Sample, origin: np.ndarray, wish: _Wish, *, given_noise: bool) -> Choice:
@@ -389,8 +411,8 @@ def _check_sds(pairs: Pairs, sds: np.ndarray) -> np.ndarray:
 def _refuse_contradictions(pairs: Pairs, noise: np.ndarray) -> None:
     """Coinciding moving landmarks are fine, unless their targets contradict each other."""
     x, f = pairs.moving.points, pairs.fixed.points
-    close = np.sum((x[:, None] - x) ** 2, axis=2) <= (1e-9 * (np.ptp(x, axis=0).max() + 1e-300)) ** 2
-    for i, j in np.argwhere(np.triu(close, 1)):
+    close = cKDTree(x).query_pairs(1e-9 * (np.ptp(x, axis=0).max() + 1e-300))
+    for i, j in sorted(close):
         difference = f[i] - f[j]
         sds = float(np.sqrt(difference @ np.linalg.solve(noise[i] + noise[j], difference)))
         if sds > CONTRADICTION:
@@ -482,6 +504,9 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     state = "converged" if reg.converged else "NOT CONVERGED"
     effort = f"{reg.iterations} iterations, {steps} time steps, {reg.seconds:.2f} s"
     yield f"  solver     {state}, gap {reg.gap_mm:.1e} mm; {effort}"
+    if reg.truncation is not None:
+        left = f"{reg.truncation.mean_error_mm:.1g} mm of the mean, {100 * reg.truncation.matrix_error:.1g} %"
+        yield f"  low rank   {reg.truncation.num_controls} landmarks carry all; left out: at most {left} of S"
     yield f"  evidence   {'' if reg.robust else f'{reg.evidence:.2f} (log), '}energy {reg.energy:.4g}"
     for remark in reg.warnings:
         yield f"  warning    {remark}"
@@ -491,7 +516,9 @@ def _origin_lines(reg: Registration) -> Iterator[str]:
     """Where kernel and noise come from: how surely the landmarks tell them, or the cases that taught the prior."""
     if reg.chosen:
         told = ", ".join(f"{one.name} {one.low:.3g} to {one.high:.3g}" for one in reg.chosen)
-        yield f"  chosen     by the evidence; 95 % intervals: {told}"
+        n = int(reg.used.sum())
+        on = f" of {MOST_TELLING} of the landmarks" if n > MOST_TELLING else ""
+        yield f"  chosen     by the evidence{on}; 95 % intervals: {told}"
     if reg.learned_on:
         yield f"  prior      learned on {len(reg.learned_on)} other cases"
     if reg.robust:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.errors import ArgumentError, KunitaWarning
-from kunita.kernels import AbstractKernel, check_kernel, squared_distances
+from kunita.kernels import AbstractKernel, check_kernel
 from kunita.precision import Array, ArrayLike, Scalar, as_count, as_floats, as_points, door
 
 DEFAULT_STEPS = 10
@@ -26,13 +26,18 @@ Phase = tuple[Float[Array, "n d"], Float[Array, "n d"]]
 
 
 class Trajectory(eqx.Module):
-    """A geodesic: where the landmarks are, their momenta and flow Jacobians, on a grid of times over [0, 1]."""
+    """A geodesic: where the landmarks are, their momenta and flow Jacobians, on a grid of times over [0, 1].
+
+    Where the momenta do not follow from those before (control points take over the momentum of others), `middles` are
+    positions and momenta halfway through each step.
+    """
 
     times: Float[Array, " t"]
     positions: Float[Array, "t n d"]
     momenta: Float[Array, "t n d"]
     jacobians: Float[Array, "t n d d"]
     energies: Float[Array, " t"]
+    middles: tuple[Float[Array, "s n d"], Float[Array, "s n d"]] | None = None
 
     @property
     def drift(self) -> Scalar:
@@ -55,15 +60,16 @@ def velocities(
     """
     origin = jnp.mean(positions, axis=0)
     q, p, x = positions - origin, momenta, points - origin
-    s = squared_distances(x, q)
     pq = (p[:, :, None] * q[:, None, :]).reshape(len(q), -1)
-    gp, gpq = jnp.split(kernel.slope(s) @ jnp.concatenate([p, pq], axis=1), [p.shape[1]], axis=1)
-    return kernel.value(s) @ p, gp[:, :, None] * x[:, None, :] - gpq.reshape(*x.shape, -1)
+    v, g = kernel.sums(x, q, p, jnp.concatenate([p, pq], axis=1))
+    gp, gpq = jnp.split(g, [p.shape[1]], axis=1)
+    return v, gp[:, :, None] * x[:, None, :] - gpq.reshape(*x.shape, -1)
 
 
 def hamiltonian(kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"]) -> Scalar:
     """The energy H = ½ Σᵢⱼ k(qᵢ, qⱼ) pᵢ·pⱼ, constant along a geodesic."""
-    return 0.5 * jnp.sum(momenta * (kernel.gram(positions, positions) @ momenta))
+    q = positions - jnp.mean(positions, axis=0)
+    return 0.5 * jnp.sum(momenta * kernel.sums(q, q, momenta, momenta[:, :0])[0])
 
 
 def hamiltonian_field(kernel: AbstractKernel, phase: Phase) -> Phase:
@@ -71,6 +77,24 @@ def hamiltonian_field(kernel: AbstractKernel, phase: Phase) -> Phase:
     q, p = phase
     v, dv = velocities(kernel, q, p, q)
     return v, -jnp.einsum("iab,ia->ib", dv, p)
+
+
+def stages(kernel: AbstractKernel, trajectory: Trajectory) -> tuple[Float[Array, "s 4 n d"], Float[Array, "s 4 n d"]]:
+    """Positions and momenta at the four stages of every Runge–Kutta step: what others that are carried along meet."""
+    phase = trajectory.positions[:-1], trajectory.momenta[:-1]
+    if trajectory.middles is not None:
+        after = trajectory.positions[1:], trajectory.momenta[1:]
+        met = phase, trajectory.middles, trajectory.middles, after
+        return jnp.stack([q for q, _ in met], axis=1), jnp.stack([p for _, p in met], axis=1)
+
+    def step(phase: Phase, h: Scalar) -> tuple[Float[Array, "4 n d"], Float[Array, "4 n d"]]:
+        met = [phase]
+        for share in (0.5, 0.5, 1.0):
+            slope = hamiltonian_field(kernel, met[-1])
+            met.append(jax.tree.map(lambda y, k, c=share: y + c * h * k, phase, slope))
+        return jnp.stack([q for q, _ in met]), jnp.stack([p for _, p in met])
+
+    return jax.lax.map(lambda node: step(*node), (phase, jnp.diff(trajectory.times)))
 
 
 def endpoint(
@@ -112,7 +136,7 @@ geodesic_jit = jax.jit(geodesic)
 
 
 def enough_steps(num_steps: int, drift: float, limit: float = MAX_DRIFT) -> int:
-    """How many steps (10, 20, 40, …) bring the measured drift below a limit, the method being of order 4.
+    """How many steps (doubled, and at most `MAX_STEPS`) bring the measured drift below a limit; the order is 4.
 
     Fewer are proposed only where they will surely do.
     """
@@ -123,7 +147,7 @@ def enough_steps(num_steps: int, drift: float, limit: float = MAX_DRIFT) -> int:
     wanted = num_steps * (drift / limit) ** 0.25 if np.isfinite(drift) else np.inf
     while num_steps < min(wanted, MAX_STEPS):
         num_steps *= 2
-    return num_steps
+    return min(num_steps, MAX_STEPS)
 
 
 def settle_steps(
@@ -182,7 +206,13 @@ def reverse(kernel: Any, trajectory: Any) -> Trajectory:
 
 
 def backwards(kernel: AbstractKernel, trajectory: Trajectory) -> Trajectory:
-    """`reverse`, inside the core."""
+    """`reverse`, inside the core; the Jacobians of a trajectory with middles are left out."""
+    if trajectory.middles is not None:
+        q, p = trajectory.middles
+        return Trajectory(
+            1 - trajectory.times[::-1], trajectory.positions[::-1], -trajectory.momenta[::-1],
+            jnp.full_like(trajectory.jacobians, jnp.nan), trajectory.energies[::-1], (q[::-1], -p[::-1]),
+        )  # fmt: skip
     return geodesic_jit(kernel, trajectory.positions[-1], -trajectory.momenta[-1], 1 - trajectory.times[::-1])
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from kunita import numerics
-from kunita.flow.shooting import Phase, Trajectory, check_trajectory, hamiltonian_field, velocities
+from kunita.flow.shooting import Phase, Trajectory, check_trajectory, stages, velocities
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, ArrayLike, as_points, door
 
@@ -32,19 +32,17 @@ def carry(kernel: AbstractKernel, trajectory: Trajectory, points: Float[Array, "
     """
     m, d = points.shape
 
-    def field(state: tuple[Phase, Array, Array]) -> tuple[Phase, Array, Array]:
-        (q, p), z, jacobian = state
-        v, dv = velocities(kernel, q, p, z)
-        return hamiltonian_field(kernel, (q, p)), v, dv @ jacobian
+    def field(state: tuple[Array, Array], met: Phase) -> tuple[Array, Array]:
+        z, jacobian = state
+        v, dv = velocities(kernel, *met, z)
+        return v, dv @ jacobian
 
-    def step(state: tuple[Array, Array], node: tuple[Array, Array, Array]) -> tuple[tuple, tuple]:
-        q, p, h = node
-        _, z, jacobian = numerics.rk4_step(field, ((q, p), *state), h)
-        return (z, jacobian), (z, jacobian)
+    def step(state: tuple[Array, Array], node: tuple[tuple[Array, Array], Array]) -> tuple[tuple, tuple]:
+        new = numerics.staged_rk4_step(field, state, *node)
+        return new, new
 
     start = (points, jnp.broadcast_to(jnp.eye(d), (m, d, d)))
-    nodes = (trajectory.positions[:-1], trajectory.momenta[:-1], jnp.diff(trajectory.times))
-    _, path = jax.lax.scan(step, start, nodes)
+    _, path = jax.lax.scan(step, start, (stages(kernel, trajectory), jnp.diff(trajectory.times)))
     return Path(*jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path))
 
 

@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jaxtyping import Float
+from scipy.spatial.distance import cdist
 
 from kunita.inference import solve
 from kunita.inference.evidence import gauss_newton_evidence, small_evidence
-from kunita.inference.path_space import path_space_jit
 from kunita.inference.sample import Sample
 from kunita.inference.solve import Fit
 from kunita.kernels import AbstractKernel, AbstractProfile, Sum
-from kunita.numerics import simpson_weights
 from kunita.precision import Array, Scalar
 
 ENOUGH = 0.02
@@ -159,7 +158,7 @@ def search_for(
 
 def _search_box(sample: Sample) -> np.ndarray:
     """Least, first and largest values, in log mm: between the landmarks' spacing and twice their extent."""
-    distances = np.sqrt(np.sum((sample.positions[:, None] - sample.positions) ** 2, axis=2))
+    distances = cdist(sample.positions, sample.positions)
     size = float(np.sqrt(np.mean(sample.displacements**2)))
     extent = float(distances.max()) or 10 * size or 1.0
     size = max(size, 1e-4 * extent)
@@ -214,6 +213,9 @@ class Choice:
 
 def choose(samples: Sequence[Sample], dials: Dials, search: Search, model: str = "endpoint") -> Choice:
     """Maximise the summed evidence over what is free."""
+    if dials.given is not None and not search.free.any():  # nothing to choose, nor to compare with another family
+        theta = search.start
+        return Choice(dials.given, float(np.exp(theta[-1])), theta, (), np.nan, True, (None,) * len(samples))
     if sum(sample.freedom for sample in samples) < LEAST_FREEDOM:
         return _guess(samples, dials, search)
     return _choice(samples, dials, search, _searched(samples, dials, search, model))
@@ -416,10 +418,11 @@ def flow_evidence(sample: Sample, dials: Dials, theta: np.ndarray, near: Fit | N
     fit, settled = solve.solve_observed(observed, kernel, sample.trend, start, momenta=momenta, roughly=True)
     if not (fit.converged and settled):
         return -np.inf, None
-    weights = simpson_weights(np.asarray(fit.trajectory.times))
-    linear = path_space_jit(kernel, fit.trajectory, weights, fit.noise, sample.trend)
-    value = gauss_newton_evidence(linear, fit.energy) + sample.repetition(jnp.asarray(fit.noise))
+    value = gauss_newton_evidence(fit.linearised(), fit.energy) + repetition(sample, fit.noise)
     return float(value), fit
+
+
+repetition = jax.jit(Sample.repetition)
 
 
 def changed_momenta(fit: Fit, kernel: AbstractKernel, noise: np.ndarray) -> np.ndarray:

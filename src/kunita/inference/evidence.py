@@ -6,22 +6,21 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.flow import shooting
-from kunita.inference.path_space import PathSpace
+from kunita.inference.path_space import AbstractPathSpace
 from kunita.inference.solve import Fit
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, Scalar
 
 
 @jax.jit
-def gauss_newton_evidence(linear: PathSpace, energy: Scalar) -> Scalar:
+def gauss_newton_evidence(linear: AbstractPathSpace, energy: Scalar) -> Scalar:
     """Log p(F) ≈ −E* − ½logdet S − ½logdet(HᵀS⁻¹H) − ½(nd − b)log 2π, around the fitted flow.
 
     Laplace's approximation over velocity paths; with a trend, under its flat prior (restricted likelihood).
     """
-    log_det_s = 2 * jnp.sum(jnp.log(jnp.diag(linear.factor)))
     log_det_a = 2 * jnp.sum(jnp.log(jnp.diag(linear.trend_factor)))
-    freedom = len(linear.factor) - len(linear.trend_factor)
-    return -energy - 0.5 * (log_det_s + log_det_a + freedom * jnp.log(2 * jnp.pi))
+    freedom = len(linear.design) - len(linear.trend_factor)
+    return -energy - 0.5 * (linear.log_det() + log_det_a + freedom * jnp.log(2 * jnp.pi))
 
 
 def full_evidence(fit: Fit) -> Scalar:

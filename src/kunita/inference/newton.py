@@ -7,9 +7,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from kunita import numerics
-from kunita.flow import shooting
 from kunita.inference.gauss_newton import path_space_at
-from kunita.inference.path_space import PathSpace
+from kunita.inference.path_space import AbstractPathSpace
 from kunita.inference.problem import (
     SEARCH_DRIFT,
     Errors,
@@ -17,6 +16,7 @@ from kunita.inference.problem import (
     State,
     Step,
     advance,
+    arrival,
     departure,
     errors_of,
     no_step,
@@ -28,8 +28,7 @@ from kunita.precision import compiled
 def errors_after(problem: Problem, state: State, step: Step) -> Errors:
     """The errors as a function of a step from a state."""
     _, start = departure(problem, state.alignment, state.momenta, step)
-    end = shooting.endpoint(problem.kernel, *start, state.trajectory.times)
-    return errors_of(problem, start, end)
+    return errors_of(problem, start, arrival(problem, start, state.trajectory.times))
 
 
 @compiled
@@ -42,7 +41,7 @@ def newton_step(problem: Problem, state: State) -> Step:
 
 
 @compiled
-def newton_step_by_products(problem: Problem, state: State, linear: PathSpace) -> Step:
+def newton_step_by_products(problem: Problem, state: State, linear: AbstractPathSpace) -> Step:
     """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one with Λ for B_qJᵀ.
 
     The kernel's variance makes a pull (1/mm) comparable to a gap (mm).

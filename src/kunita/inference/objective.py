@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from kunita import numerics
 from kunita.flow import covariance, shooting, transport
 from kunita.kernels import AbstractKernel
 from kunita.observations import mahalanobis
@@ -45,6 +46,6 @@ def variational_objective(
     trajectory = shooting.geodesic(kernel, positions, momenta, times)
     arrived = trajectory.positions[-1]
     variance = covariance.flow_variance(kernel, weights, transport.landmark_path(trajectory))
-    trace = jnp.sum(jnp.trace(jnp.linalg.solve(noise, variance), axis1=1, axis2=2))
+    trace = jnp.sum(jnp.trace(numerics.solve_small(noise, variance), axis1=1, axis2=2))
     misfit = jnp.sum(mahalanobis(targets - arrived, noise))
     return shooting.hamiltonian(kernel, positions, momenta) + 0.5 * (misfit + trace)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.flow import shooting
+from kunita.flow.control import Controls, guided_geodesic
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
 from kunita.observations import mahalanobis
@@ -25,13 +26,19 @@ SEARCH_DRIFT = 1e-5
 
 
 class Problem(eqx.Module):
-    """Moving points, where they should go, how precisely, and which alignments are free."""
+    """Moving points, where they should go, how precisely, and which alignments are free.
+
+    Where they are many, `controls` are those that carry the momentum of all, unless all are wanted (`whole`); the
+    unknowns stay the same.
+    """
 
     kernel: AbstractKernel
     moving: Float[Array, "n d"]
     targets: Float[Array, "n d"]
     noise: Float[Array, "n d d"]
     trend: Trend
+    controls: Controls | None = None
+    whole: bool = eqx.field(static=True, default=False)
 
     @property
     def noise_sd(self) -> float:
@@ -69,6 +76,7 @@ class Step(eqx.Module):
 class State(eqx.Module):
     """A point of the search, with everything that was computed there.
 
+    `trajectory` is of the landmarks, `carriers` of those that carry the momentum: the same, unless there are controls.
     `gap_mm` is the largest gap; `misfit_mm` is the larger of that (in proportion, along directions in which a landmark
     is vaguer than the typical one) and of the shift that the pull on the alignment stands for.
     """
@@ -76,6 +84,7 @@ class State(eqx.Module):
     alignment: Alignment
     momenta: Float[Array, "n d"]
     trajectory: shooting.Trajectory
+    carriers: shooting.Trajectory
     energy: Scalar
     errors: Errors
     gap_mm: Scalar
@@ -100,6 +109,24 @@ def departure(
     return alignment, (alignment(problem.moving), momenta + step.momenta)
 
 
+def flow(
+    problem: Problem, start: shooting.Phase, times: Float[Array, " t"]
+) -> tuple[shooting.Trajectory, shooting.Trajectory]:
+    """The trajectory of the landmarks, and of those that carry the momentum."""
+    if problem.controls is not None:
+        return guided_geodesic(problem.kernel, *start, problem.controls, times)
+    trajectory = shooting.geodesic(problem.kernel, *start, times)
+    return trajectory, trajectory
+
+
+def arrival(problem: Problem, start: shooting.Phase, times: Float[Array, " t"]) -> shooting.Phase:
+    """(φ₁, λ): the end of the flow alone, which is differentiated more cheaply."""
+    if problem.controls is None:
+        return shooting.endpoint(problem.kernel, *start, times)
+    trajectory, _ = flow(problem, start, times)
+    return trajectory.positions[-1], trajectory.momenta[-1]
+
+
 def errors_of(problem: Problem, start: shooting.Phase, end: shooting.Phase) -> Errors:
     """F − φ₁ − Dλ and h(x̃)ᵀp₀ of the flow from (x̃, p₀) to (φ₁, λ): zero at the optimum."""
     gap = problem.targets - end[0] - jnp.einsum("iab,ib->ia", problem.noise, end[1])
@@ -112,19 +139,18 @@ def look(
 ) -> State:
     """Shoot from where a step leads, and evaluate the energy and both equations of the optimum there."""
     alignment, start = departure(problem, alignment, momenta, step)
-    trajectory = shooting.geodesic(problem.kernel, *start, times)
+    trajectory, carriers = flow(problem, start, times)
     end = trajectory.positions[-1], trajectory.momenta[-1]
     errors = errors_of(problem, start, end)
-    variances, directions = jnp.linalg.eigh(problem.noise)
-    typical = jnp.median(jnp.mean(variances, axis=1))
+    typical = jnp.median(jnp.trace(problem.noise, axis1=1, axis2=2)) / problem.noise.shape[1]
     shift = errors.pull * (problem.kernel.variance + typical)
-    along = jnp.einsum("iab,ia->ib", directions, errors.gap)
-    along = along * jnp.minimum(1.0, jnp.sqrt(typical / variances))  # where a landmark is vague, it may err more
+    vague = typical * mahalanobis(errors.gap, problem.noise)  # along directions where a landmark is, it may err more
+    lengths = jnp.sqrt(jnp.minimum(jnp.sum(errors.gap**2, axis=1), vague))
     return State(
-        alignment, start[1], trajectory,
+        alignment, start[1], trajectory, carriers,
         energy=trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(problem.targets - end[0], problem.noise)),
         errors=errors, gap_mm=jnp.max(jnp.abs(errors.gap)),
-        misfit_mm=jnp.max(jnp.abs(shift), initial=jnp.max(jnp.abs(along))),
+        misfit_mm=jnp.max(jnp.abs(shift), initial=jnp.max(lengths)),
     )  # fmt: skip
 
 

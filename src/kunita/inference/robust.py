@@ -6,7 +6,7 @@ ascend a lower bound of the evidence (variational Bayes), and so does the choice
 """
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from kunita.inference.trend import procrustes
 
@@ -44,7 +44,7 @@ def first_weights(align: str, moving: np.ndarray, fixed: np.ndarray) -> np.ndarr
         found = procrustes(align, moving, fixed, weights)
         residuals = fixed - ((moving - found.center) @ np.asarray(found.matrix).T + found.offset)
         squared = np.sum(residuals**2, axis=1)
-        variance = float(np.median(squared)) / chi2.ppf(0.5, d)
+        variance = float(np.median(squared)) / (2 * gammaincinv(d / 2, 0.5))  # the median of χ²
         if not variance > 0:
             return np.ones(len(moving))
         weights = (FREEDOM + d) / (FREEDOM + squared / variance)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
+from kunita import numerics
 from kunita.inference import trend
 from kunita.inference.trend import Alignment, Trend
 from kunita.observations import LandmarkObservations
@@ -41,7 +42,7 @@ class Sample(eqx.Module):
         front: k of |2πkD|^(−½) in place of one of |2πD|^(−½).
         """
         d, k = self.positions.shape[1], self.copies
-        log_dets = d * jnp.log(noise) if noise.ndim == 1 else jnp.linalg.slogdet(noise)[1]
+        log_dets = d * jnp.log(noise) if noise.ndim == 1 else numerics.log_det_small(noise)
         log_dets = log_dets + d * jnp.log(2 * jnp.pi)
         return 0.5 * jnp.sum(log_dets - (log_dets - d * jnp.log(k)) / k)
 

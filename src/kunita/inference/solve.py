@@ -8,7 +8,9 @@ one when it stalls:
 3. Levenberg–Marquardt in the initial momenta (`trust_region`): a trust region on the Gauss–Newton Hessian;
 4. a trust region on the exact Hessian, for the largest deformations.
 
-Each is compiled when it is first needed.
+Each is compiled when it is first needed. Many landmarks are solved through control points (`flow.control`), if the
+kernel is smooth enough for that; what these leave out is measured, and where it is too much, or the search fails, all
+landmarks carry their own momentum as usual.
 """
 
 import dataclasses
@@ -24,9 +26,10 @@ from jaxtyping import Float
 from kunita import numerics
 from kunita.errors import Outcome
 from kunita.flow import shooting
-from kunita.inference.gauss_newton import gauss_newton
+from kunita.flow.control import Controls, choose_controls, displacement_by_truncation
+from kunita.inference.gauss_newton import Memory, gauss_newton
 from kunita.inference.newton import exact_newton
-from kunita.inference.path_space import path_space
+from kunita.inference.path_space import AbstractPathSpace, LowRankPathSpace, linearise, path_space
 from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, look, look_again, no_step, settle
 from kunita.inference.trend import Alignment, Trend
 from kunita.inference.trust_region import trust_region
@@ -43,6 +46,27 @@ ROUNDING = 1e-13
 
 NEAR = 1e-3
 """The search ends at this fraction of the typical noise; the rest is done with the final, finer time steps."""
+
+CORRECTIONS = 3
+"""Of the coarse time grid by the finest one."""
+
+FIRST_STEPS = 4
+"""Time steps that a search with many landmarks begins with; with few it saves more to compile one program only."""
+
+REMAINDERS = (0.03, 3e-4)
+"""What control points may leave of the landmarks' variance, over the noise, in all: tr(D⁻¹E). Tried in turn."""
+
+MOST_REMAINDER = 0.1
+"""The same around the fitted flow, where it may have grown."""
+
+TRUNCATION = 0.01
+"""How far the rest may carry a landmark, as a fraction of the least noise of any."""
+
+FEW = 0.5
+"""Control points pay while they are fewer than this fraction of the landmarks."""
+
+ROUND = 16
+"""Control points are made a multiple of this, so that similar problems share a program."""
 
 LEVELS = (1e4, 1e3, 1e2, 30.0, 10.0, 3.0, 1.0)
 """Factors on the noise, where continuation is needed."""
@@ -86,8 +110,27 @@ class Log(list[Progress]):
 
 
 @dataclasses.dataclass(frozen=True)
+class Truncation:
+    """What control points leave out of a fit with many landmarks.
+
+    Args:
+        num_controls: how many landmarks carry the momentum of all.
+        mean_error_mm: how far what they leave of the velocity would carry a landmark, at most, to first order.
+        matrix_error: tr(D⁻¹E), a bound on the relative error of S in any direction; that of covariances is far smaller.
+    """
+
+    num_controls: int
+    mean_error_mm: float
+    matrix_error: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Fit:
-    """The fitted flow and how the solve ended."""
+    """The fitted flow and how the solve ended.
+
+    `trajectory` is of the landmarks, `carriers` of those that carry the momentum (the same, without `controls`);
+    `truncation_mm` is how far what the control points leave out would carry a landmark at most.
+    """
 
     kernel: AbstractKernel
     trend: Trend
@@ -100,10 +143,23 @@ class Fit:
     gap_mm: float
     outcome: Outcome
     history: tuple[Progress, ...]
+    carriers: shooting.Trajectory
+    controls: Controls | None = None
+    truncation_mm: float = 0.0
 
     @property
     def converged(self) -> bool:
         return self.outcome.converged
+
+    def linearised(self) -> AbstractPathSpace:
+        """The linearised model around the fitted flow."""
+        return linearise(self.kernel, self.trajectory, self.noise, self.trend, self.controls)
+
+    def truncation(self, linear: AbstractPathSpace) -> Truncation | None:
+        """What the control points leave out, if there are any, of the fit and of its linearised model."""
+        if not isinstance(linear, LowRankPathSpace):
+            return None
+        return Truncation(len(self.carriers.positions[0]), self.truncation_mm, float(linear.remainder))
 
     @property
     def iterations(self) -> int:
@@ -119,30 +175,94 @@ def solve(
     noise is raised and lowered again level by level, each level starting where the last one ended. `roughly` ends
     where the search does: good enough for the energy, which is flat there, not for an answer.
     """
-    times = numerics.time_grid(shooting.DEFAULT_STEPS)
+    for few in with_controls(problem, alignment):
+        fit = _search(few, alignment, momenta, roughly)
+        if fit.converged and _is_complete(fit):
+            return fit
+        if fit.converged:
+            alignment, momenta = fit.alignment, fit.trajectory.momenta[0]
+    return _search(problem, alignment, momenta, roughly)
+
+
+def with_controls(problem: Problem, alignment: Alignment) -> Iterator[Problem]:
+    """The problem with control points, few and then more, as long as they pay."""
+    if problem.is_small or problem.whole:
+        return
+    points = np.asarray(alignment(problem.moving))
+    precisions = np.trace(np.linalg.inv(np.asarray(problem.noise)), axis1=1, axis2=2)
+    most = int(FEW * len(points)) // ROUND * ROUND
+    for remainder in REMAINDERS:
+        rows = choose_controls(problem.kernel, points, precisions, remainder, most, ROUND)
+        if rows is None:
+            return
+        yield eqx.tree_at(lambda p: p.controls, problem, rows, is_leaf=lambda leaf: leaf is None)
+
+
+def _is_complete(fit: Fit) -> bool:
+    """Whether control points left out little enough of the flow, and of its linearised model, for every landmark."""
+    linear = fit.linearised()
+    assert isinstance(linear, LowRankPathSpace)
+    least = np.sqrt(np.linalg.eigvalsh(np.asarray(fit.noise))[:, 0])
+    return bool(np.all(fit.truncation_mm <= TRUNCATION * least) and linear.remainder <= MOST_REMAINDER)
+
+
+def _search(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] | None, roughly: bool) -> Fit:
+    """`solve`, with control points or without, as the problem says."""
+    times = numerics.time_grid(shooting.DEFAULT_STEPS if problem.is_small else FIRST_STEPS)
     momenta = np.zeros(problem.targets.shape) if momenta is None else momenta
     start = look(problem, alignment, momenta, no_step(problem), times)
-    sd, log = problem.noise_sd, Log()
+    sd, log, memory = problem.noise_sd, Log(), Memory()
     rounding = ROUNDING * float(np.ptp(np.asarray(problem.targets), axis=0).max())
     near = NEAR * sd + rounding
     tolerance = near if roughly else TOLERANCE * min(1.0, sd) + rounding
-    state = directly(problem, start, near, SEARCH_DRIFT, log)
+    state = directly(problem, start, near, SEARCH_DRIFT, log, memory)
     if state.misfit > near:
-        state = continuation(problem, start, near, log, MAX_ROUGHLY if roughly else MAX_TOTAL)
+        state, memory = continuation(problem, start, near, log, MAX_ROUGHLY if roughly else MAX_TOTAL), Memory()
     if not roughly:
-        state = directly(problem, state, tolerance, shooting.MAX_DRIFT, log)
+        state = finely(problem, state, tolerance, log, memory)
     failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
     outcome = Outcome.CONVERGED if state.misfit <= tolerance else failure
     return Fit(
         problem.kernel, problem.trend, state.alignment, state.trajectory, problem.targets, problem.noise,
         state.errors, float(state.energy), float(state.gap_mm), outcome, tuple(log),
+        state.carriers, problem.controls, _truncation(problem, state),
     )  # fmt: skip
 
 
-def directly(problem: Problem, state: State, tolerance: float, max_drift: float, log: Log) -> State:
+def finely(problem: Problem, state: State, tolerance: float, log: Log, memory: Memory) -> State:
+    """The optimum with the finest time steps, from one that is near it with coarse ones.
+
+    Where a shot is expensive most of the work stays on the coarse grid: what the gap is wrong by there hardly depends
+    on the momenta, so the targets are shifted by as much, and the coarse optimum is the fine one (deferred correction).
+    """
+    fine = settle(problem, state, shooting.MAX_DRIFT)
+    grids = state.trajectory.times, fine.trajectory.times
+    if problem.is_small or len(grids[0]) == len(grids[1]):
+        return directly(problem, fine, tolerance, shooting.MAX_DRIFT, log, memory)
+    for _ in range(CORRECTIONS):
+        if fine.misfit <= tolerance:
+            break
+        coarse = look_again(problem, fine, grids[0])
+        moved = np.asarray(problem.targets) + fine.errors.gap - coarse.errors.gap
+        shifted = eqx.tree_at(lambda p: p.targets, problem, moved)
+        coarse = directly(shifted, look_again(shifted, coarse), 0.5 * tolerance, SEARCH_DRIFT, log, memory)
+        fine = look_again(problem, coarse, grids[1])
+    return directly(problem, fine, tolerance, shooting.MAX_DRIFT, log, memory)
+
+
+def _truncation(problem: Problem, state: State) -> float:
+    """How far a landmark would be carried by what the control points leave of the velocity, at most, mm."""
+    if problem.controls is None:
+        return 0.0
+    weights = numerics.simpson_weights(np.asarray(state.trajectory.times))
+    shift = displacement_by_truncation(problem.kernel, weights, state.trajectory, state.carriers)
+    return float(jnp.max(jnp.linalg.norm(shift, axis=1)))
+
+
+def directly(problem: Problem, state: State, tolerance: float, max_drift: float, log: Log, memory: Memory) -> State:
     """Full Gauss–Newton steps, and exact Newton where they end near the optimum but are slow."""
     state = settle(problem, state, max_drift)
-    full_steps = functools.partial(gauss_newton, halvings=0, max_drift=max_drift)
+    full_steps = functools.partial(gauss_newton, halvings=0, max_drift=max_drift, memory=memory)
     state = follow("path-space Gauss-Newton", full_steps, problem, state, tolerance, 1.0, log)
     if tolerance < state.misfit < 0.3 * problem.noise_sd:
         newton = functools.partial(exact_newton, max_drift=max_drift)
@@ -163,7 +283,7 @@ def continuation(problem: Problem, state: State, near: float, log: Log, most: in
         goal = near if factor == 1.0 else 10 * near * factor**0.5
         start = settle(level, look_again(level, state))
         close = lost or (np.isfinite(reached) and factor > 0.95 * reached)
-        for name, method in METHODS if close else METHODS[:2]:
+        for name, method in METHODS if close and problem.controls is None else METHODS[:2]:
             trial = follow(name, method, level, start, goal, factor, log)
             if trial.misfit <= goal:
                 break
@@ -213,7 +333,7 @@ def solve_small(problem: Problem, alignment: Alignment) -> Fit:
     end = Outcome.CONVERGED if converged else Outcome.ITERATIONS
     return Fit(
         problem.kernel, problem.trend, alignment, still, problem.targets, problem.noise,
-        errors, float(energy), float(shift), end, tuple(log),
+        errors, float(energy), float(shift), end, tuple(log), still,
     )  # fmt: skip
 
 
@@ -248,7 +368,7 @@ def solve_observed(
     alignment = start
     noise = np.asarray(observed.noise(np.broadcast_to(start.matrix, observed.fixed_noise.shape)))
     for _ in range(REFRESH_ROUNDS):
-        problem = Problem(kernel, observed.moving, observed.fixed, noise, free)
+        problem = Problem(kernel, observed.moving, observed.fixed, noise, free, whole=model == "pathwise")
         small = model == "small"
         fit = solve_small(problem, alignment) if small else solve(problem, alignment, momenta, roughly=roughly)
         jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)

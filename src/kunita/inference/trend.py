@@ -93,7 +93,7 @@ def determined_trend(kind: str, points: np.ndarray, weights: np.ndarray | None =
         return Trend(full, scale), 0
     extended = np.c_[points / scale, np.ones(len(points))]
     design = np.einsum("bac,mc->mab", full, extended).reshape(-1, len(full))
-    _, strengths, directions = np.linalg.svd(design, full_matrices=True)
+    _, strengths, directions = np.linalg.svd(design, full_matrices=len(design) < design.shape[1])
     kept = directions[: int(np.sum(strengths > UNDETERMINED * strengths[0]))]
     return Trend(np.tensordot(kept, full, axes=1), scale), len(full) - len(kept)
 
@@ -124,7 +124,7 @@ def procrustes(kind: str, moving: np.ndarray, fixed: np.ndarray, weights: np.nda
 
 def best_rotation(cross: np.ndarray) -> np.ndarray:
     """argmax_R tr(Rᵀ C) over proper rotations (Kabsch), closest to the identity where C leaves it open."""
-    tiny = UNDETERMINED * np.linalg.norm(cross, 2) * np.eye(len(cross))
+    tiny = UNDETERMINED * np.linalg.norm(cross) * np.eye(len(cross))
     u, _, vt = np.linalg.svd(cross + tiny)
     sign = np.ones(len(cross))
     sign[-1] = np.sign(np.linalg.det(u @ vt))

@@ -43,7 +43,7 @@ def chart(problem: Problem, state: State) -> Chart:
     """The chart at a state. The jitter only shapes the coordinates, not the energy."""
     start = state.trajectory.positions[0]
     basis = problem.trend.basis(start)
-    information = jnp.einsum("iab,iac->bc", basis, jnp.linalg.solve(problem.noise, basis))
+    information = jnp.einsum("iab,iac->bc", basis, numerics.solve_small(problem.noise, basis))
     return Chart(
         numerics.cholesky(problem.kernel.gram(start, start), jitter=numerics.SHAPING_JITTER),
         numerics.cholesky(information, jitter=0.0),
@@ -72,7 +72,7 @@ def hessian_product(
     start = lambda w: departure_in_chart(problem, state, chart, w)
     arrival = lambda w: shooting.endpoint(problem.kernel, *start(w), state.trajectory.times)[0]
     moved = jax.jvp(arrival, (origin,), (vector,))[1]
-    weighted = jnp.linalg.solve(problem.noise, moved[..., None])[..., 0]
+    weighted = numerics.solve_small(problem.noise, moved[..., None])[..., 0]
     prior = vector.at[: len(chart.trend_factor)].set(0.0)
     return prior + jax.vjp(arrival, origin)[1](weighted)[0]
 

@@ -1,0 +1,161 @@
+"""Control points: where landmarks are many and the kernel is smooth, a few of them carry the momentum of all.
+
+The Gram matrix of a smooth kernel is numerically of low rank: the velocity field of n momenta is, up to a small and
+known remainder, that of r < n of the landmarks. The others lend them their momentum,
+and a shot costs n·r instead of n².
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from kunita import numerics
+from kunita.flow.shooting import Phase, Trajectory
+from kunita.kernels import AbstractKernel
+from kunita.precision import Array, Scalar
+
+Controls = Int[Array, " r"]
+"""Rows of the landmarks that carry momentum."""
+
+
+gram_jit = jax.jit(AbstractKernel.gram)
+
+
+def choose_controls(
+    kernel: AbstractKernel, points: np.ndarray, precisions: np.ndarray, remainder: float, most: int, multiple: int = 1
+) -> np.ndarray | None:
+    """The landmarks that explain the velocity at all others up to a remainder: Cholesky with pivots, greedily.
+
+    Given the velocities at the control points, the one at xᵢ still has the variance eᵢ. They are added where eᵢ is
+    largest against the noise, until Σ eᵢ/Dᵢ is below `remainder`.
+
+    Args:
+        kernel: the prior's covariance function.
+        points: (n, d) the landmarks.
+        precisions: (n,) 1/Dᵢ, mm⁻².
+        remainder: what Σ eᵢ/Dᵢ may be.
+        most: as many control points still pay; if they do not suffice there are none.
+        multiple: their number is a multiple of this, so that similar problems have the same.
+    """
+    gram = np.asarray(gram_jit(kernel, points, points))
+    left = gram.diagonal().copy()
+    rows: list[int] = []
+    columns = np.zeros((most, len(points)))
+    for k in range(most + 1):
+        pivot = int(np.argmax(left * precisions))
+        exhausted = left[pivot] <= 1e-14 * gram[pivot, pivot]  # to rounding, the others explain it
+        if k and (exhausted or (k % multiple == 0 and left @ precisions <= remainder)):
+            return np.array(rows)
+        if k == most:
+            break
+        columns[k] = (gram[pivot] - columns[:k, pivot] @ columns[:k]) / np.sqrt(left[pivot])
+        left = np.maximum(left - columns[k] ** 2, 0.0)
+        left[pivot] = 0.0
+        rows.append(pivot)
+    return None
+
+
+class Guided(Trajectory):
+    """A trajectory of landmarks whose velocity comes from control points.
+
+    Its energy is conserved only as far as these explain it. So the time stepping is measured by how well the momenta go
+    with the flow, J(t)ᵀp(t) = p(0).
+    """
+
+    @property
+    def drift(self) -> Scalar:
+        carried = jnp.einsum("tiba,tib->tia", self.jacobians, self.momenta)
+        return abs(carried - self.momenta[0]).max() / (abs(self.momenta[0]).max() + np.finfo(float).tiny)
+
+
+def carried_by_controls(
+    values: Float[Array, "n r"], momenta: Float[Array, "n d"], controls: Controls
+) -> Float[Array, "r d"]:
+    """K_CC⁻¹K_CX p: momenta at the control points whose velocity field agrees with that of all momenta there."""
+    return numerics.solve_cholesky(numerics.cholesky(values[controls]), values.T @ momenta)
+
+
+def guided_field(
+    kernel: AbstractKernel, controls: Controls, phase: Phase
+) -> tuple[Float[Array, "n d"], Float[Array, "n d d"], Float[Array, "r d"]]:
+    """The velocity K_XC K_CC⁻¹K_CX p at all landmarks, its Jacobian there, and the momenta p_c that make this field."""
+    origin = jnp.mean(phase[0], axis=0)
+    q, p = phase[0] - origin, phase[1]
+    values, slopes = kernel.pairs(q, q[controls])
+    p_c = carried_by_controls(values, p, controls)
+    pq = (p_c[:, :, None] * q[controls][:, None, :]).reshape(len(p_c), -1)
+    gp, gpq = jnp.split(slopes @ jnp.concatenate([p_c, pq], axis=1), [p.shape[1]], axis=1)
+    return values @ p_c, gp[:, :, None] * q[:, None, :] - gpq.reshape(*q.shape, -1), p_c
+
+
+def guided_geodesic(
+    kernel: AbstractKernel,
+    positions: Float[Array, "n d"],
+    momenta: Float[Array, "n d"],
+    controls: Controls,
+    times: Float[Array, " t"],
+) -> tuple[Guided, Trajectory]:
+    """`shooting.geodesic` with K_XC K_CC⁻¹K_CX for K: the trajectory of all landmarks, and of the control points.
+
+    Every landmark keeps its momentum, ṗᵢ = −Dv(qᵢ)ᵀpᵢ, and lends it to the control points anew at every instant; left
+    to themselves, theirs would after a while no longer stand for it.
+    """
+    n, d = positions.shape
+
+    def field(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        q, p, jacobian = state
+        v, dv, _ = guided_field(kernel, controls, (q, p))
+        return v, -jnp.einsum("iab,ia->ib", dv, p), dv @ jacobian
+
+    def step(state: tuple[Array, Array, Array], h: Array) -> tuple[tuple, tuple]:
+        new = numerics.rk4_step(field, state, h)
+        return new, new
+
+    start = (positions, momenta, jnp.broadcast_to(jnp.eye(d), (n, d, d)))
+    _, path = jax.lax.scan(step, start, jnp.diff(times))
+    q, p, jacobian = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
+    carried = jax.lax.map(lambda phase: guided_field(kernel, controls, phase), (q, p))
+    energies = 0.5 * jnp.einsum("tia,tia->t", p, carried[0])
+    middles = _middles(kernel, controls, (q, p), carried[:2], jnp.diff(times))
+    return (
+        Guided(times, q, p, jacobian, energies),
+        Trajectory(times, q[:, controls], carried[2], jacobian[:, controls], energies, middles),
+    )
+
+
+def _middles(
+    kernel: AbstractKernel,
+    controls: Controls,
+    path: tuple[Float[Array, "t n d"], Float[Array, "t n d"]],
+    slopes: tuple[Float[Array, "t n d"], Float[Array, "t n d d"]],
+    steps: Float[Array, " s"],
+) -> tuple[Float[Array, "s r d"], Float[Array, "s r d"]]:
+    """The control points halfway through each step: from the cubic through both ends of what is known there."""
+    v, dv = slopes
+    along = (v, -jnp.einsum("tiab,tia->tib", dv, path[1]))
+    h = steps[:, None, None]
+    q, p = ((y[:-1] + y[1:]) / 2 + h / 8 * (k[:-1] - k[1:]) for y, k in zip(path, along, strict=True))
+    return q[:, controls], jax.lax.map(lambda phase: guided_field(kernel, controls, phase)[2], (q, p))
+
+
+@jax.jit
+def displacement_by_truncation(
+    kernel: AbstractKernel, weights: Float[Array, " t"], landmarks: Trajectory, carriers: Trajectory
+) -> Float[Array, "n d"]:
+    """How far the landmarks would be carried by what the control points leave of the velocity, mm.
+
+    ∫₀¹ Ψᵢ(t) [Σⱼ k(qᵢ, qⱼ)pⱼ − Σ_c k(qᵢ, q_c)p_c] dt, with all momenta in the first sum: first order in the remainder,
+    the field itself held fixed.
+    """
+
+    def add(total: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
+        w, q, p, jacobian, q_c, p_c = node
+        mean = jnp.mean(q, axis=0)
+        full, _ = kernel.sums(q - mean, q - mean, p, p[:, :0])
+        ours, _ = kernel.sums(q - mean, q_c - mean, p_c, p_c[:, :0])
+        psi = landmarks.jacobians[-1] @ numerics.inverse_small(jacobian)
+        return total + w * jnp.einsum("iab,ib->ia", psi, full - ours), None
+
+    nodes = (weights, landmarks.positions, landmarks.momenta, landmarks.jacobians, carriers.positions, carriers.momenta)
+    return jax.lax.scan(add, jnp.zeros_like(landmarks.positions[0]), nodes)[0]
