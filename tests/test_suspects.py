@@ -52,6 +52,41 @@ def test_a_landmark_far_off_is_the_only_suspect(d, known, seed):
     assert found.misses_mm[0] == pytest.approx(15, abs=7)  # it missed by 2 mm before, as they all do
 
 
+@functools.cache
+def crowd():
+    """More landmarks than are judged together."""
+    return pairs(21, d=3, n=suspects.MOST_TOGETHER + 60)
+
+
+def test_among_very_many_landmarks_a_gross_error_and_a_swap_of_neighbours_are_found():
+    x, f = (side.copy() for side in crowd())
+    assert not look(x, f).suspect.any()
+    group = next(rows for rows in suspects._groups(x) if 7 in rows)
+    near = group[np.argsort(np.linalg.norm(x[group] - x[7], axis=1))]
+    far = int(near[-1])  # in the same group, but as far away as there
+    f[[7, far]] = f[[far, 7]]
+    other = next(i for i in range(len(x)) if i not in group)
+    f[other] += 15 * rotation(3, 5)[0]
+    found = look(x, f)
+    assert found.swaps == (tuple(sorted((7, far))),)
+    assert found.outliers == (other,)
+
+
+def test_groups_hold_every_landmark_once_and_neighbours_together():
+    x, _ = crowd()
+    groups = list(suspects._groups(x))
+    assert sorted(np.concatenate(groups)) == list(range(len(x)))
+    assert all(suspects.GROUP / 2 <= len(rows) <= suspects.GROUP for rows in groups)
+    assert np.mean([np.ptp(x[rows], axis=0).prod() for rows in groups]) < 0.5 * np.ptp(x, axis=0).prod()
+
+
+@pytest.mark.parametrize(("order", "words"), [(slice(None, None, -1), "reverse"), (1, "shifted by 1")])
+def test_a_long_list_that_is_reversed_or_has_slipped_is_told(order, words):
+    x, f = crowd()
+    mixed = f[order] if isinstance(order, slice) else np.roll(f, order, axis=0)
+    assert words in look(x, mixed).permuted
+
+
 @pytest.mark.parametrize("d", [2, 3])
 def test_two_outliers_do_not_hide_each_other(d):
     x, f = pairs(3, d)

@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from scipy.stats import chi2, spearmanr
+from scipy.special import gammainc
 
 LEVELS = (0.50, 0.80, 0.90, 0.95, 0.99)
 
@@ -92,7 +92,7 @@ class Predictions:
 
 def pit(squared: np.ndarray, dimension: int) -> np.ndarray:
     """Probability integral transform F_χ²(eᵀC⁻¹e; d): uniform on [0, 1] if the predictions are calibrated."""
-    return chi2.cdf(squared, dimension)
+    return gammainc(dimension / 2, squared / 2)  # the distribution function of χ²
 
 
 def covered(transformed: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
@@ -109,6 +109,8 @@ def rank_correlation(stds: np.ndarray, errors: np.ndarray) -> float | None:
     """Spearman's: whether errors are large where they were expected to be; None where no difference was expected."""
     if np.ptp(stds) <= 1e-12 * np.max(stds):
         return None
+    from scipy.stats import spearmanr  # takes long to import
+
     return float(spearmanr(stds, errors).statistic)
 
 

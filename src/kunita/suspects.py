@@ -17,9 +17,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from scipy.special import gammaln, logsumexp
-from scipy.stats import chi2
-from scipy.stats import f as fisher
+from scipy.spatial.distance import cdist
+from scipy.special import fdtrc, gammaincc, gammaln, logsumexp
 
 from kunita.inference import trend
 
@@ -45,13 +44,13 @@ HIDDEN = 3
 """An outlier is looked for behind so many others that do not stand out by themselves."""
 
 MOST_NUMBERS = 6_000_000
-"""The grid's matrices have so many entries at most; of very many landmarks there are fewer on it, the likeliest."""
+"""The grid's matrices have so many entries at most; of many landmarks there are fewer on it, the likeliest."""
 
 SAMPLE = 60
 """Landmarks that choose those."""
 
-MOST_ASSIGNED = 300
-"""Up to so many landmarks every other pairing is looked for; beyond, swaps and a few shifts and the reversal."""
+MOST_TOGETHER, GROUP = 300, 100
+"""More landmarks than that are judged in groups of neighbours of this size: those far away tell little of one."""
 
 NEAR_SHIFTS = 3
 """How far a list longer than that may have slipped."""
@@ -145,14 +144,69 @@ def suspicion(moving: np.ndarray, fixed: np.ndarray, noise: np.ndarray, align: s
     """
     n, d = moving.shape
     mirrored = bool(n > d and trend.looks_mirrored(moving, fixed))
-    setting = _Setting(moving, fixed, align)
-    model = _model(setting, noise, known)
-    if mirrored or model is None:
+    if mirrored:
         return Suspicion(np.arange(n), (), (), mirrored)
-    order = _better_order(setting, model)
+    if n <= MOST_TOGETHER:
+        return _suspicion_together(_Setting(moving, fixed, align), noise, known)
+    order = _listed_order(_Setting(moving, fixed, align), noise, known)
+    if np.any(order != np.arange(n)):
+        return Suspicion(order, (), (), False)
+    return _suspicion_in_groups(_Setting(moving, fixed, align), noise, known)
+
+
+def _suspicion_together(
+    setting: "_Setting", noise: np.ndarray, known: bool, level: float = SUSPICION, *, whole: bool = True
+) -> Suspicion:
+    """Every landmark judged by all others."""
+    order = np.arange(len(setting.moving))
+    model = _model(setting, noise, known, MOST_NUMBERS if whole else MOST_NUMBERS // 10)
+    if model is None:
+        return Suspicion(order, (), (), False)
+    order = _better_order(setting, model, level, whole)
     y = setting.displacements(order)
-    outliers = _outliers(model, y)
+    outliers = _outliers(model, y, level)
     return Suspicion(order, outliers, tuple(_misses(model, y, outliers)), False)
+
+
+def _suspicion_in_groups(setting: "_Setting", noise: np.ndarray, known: bool) -> Suspicion:
+    """The same among neighbours: labels that were exchanged over a long way are outliers here, one by one."""
+    groups = list(_groups(setting.moving))
+    order = np.arange(len(noise))
+    found: list[tuple[int, float]] = []
+    for rows in groups:
+        part = _suspicion_together(setting.take(rows), noise[rows], known, SUSPICION / len(groups), whole=False)
+        order[rows] = rows[part.order]
+        found += zip((int(rows[i]) for i in part.outliers), part.misses_mm, strict=True)
+    found.sort(key=lambda outlier: -outlier[1])
+    return Suspicion(order, tuple(row for row, _ in found), tuple(miss for _, miss in found), False)
+
+
+def _groups(points: np.ndarray) -> Iterator[np.ndarray]:
+    """Neighbours in groups of about equal size: halved across the longest side until they are few enough."""
+    waiting = [np.arange(len(points))]
+    while waiting:
+        rows = waiting.pop()
+        if len(rows) <= GROUP:
+            yield np.sort(rows)
+            continue
+        along = rows[np.argsort(points[rows, np.argmax(np.ptp(points[rows], axis=0))])]
+        waiting += [along[: len(rows) // 2], along[len(rows) // 2 :]]
+
+
+def _listed_order(setting: "_Setting", noise: np.ndarray, known: bool) -> np.ndarray:
+    """Whether a long list as a whole is reversed or has slipped: some of its landmarks tell."""
+    n = len(setting.moving)
+    rows = np.arange(n)
+    few = _some(n)
+    model = _model(setting.take(few), noise[few], known)
+    if model is None:
+        return rows
+    shifts = (*range(1, NEAR_SHIFTS + 1), *range(-NEAR_SHIFTS, 0))
+    orders = (rows, rows[::-1], *(np.roll(rows, -shift) for shift in shifts))
+    worth = [model.log_evidence(setting.displacements(order)[few]) - np.log(2 * n) * (k > 0) for k, order in
+             enumerate(orders)]  # fmt: skip
+    best = int(np.argmax(worth))
+    return orders[best] if worth[best] > worth[0] - np.log(SUSPICION) else rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,14 +244,20 @@ class _Setting:
         f = self.fixed[order] @ self.rotation(order)
         return f + np.median(self.moving - f, axis=0) if self.turns else f
 
-    def remainder(self, order: np.ndarray) -> float:
-        """What the best shift, and where the alignment turns the best rotation, leave of the squared distances."""
-        x, f = self.moving, self.fixed[order]
+    def remainders(self, orders: np.ndarray) -> np.ndarray:
+        """(k,) what the best shift, and where the alignment turns the best rotation, leave of the squared distances.
+
+        Up to what is the same for all (k, n) orders: the largest tr(RᵀC), C = Σ fxᵀ, is the sum of C's singular values,
+        less twice the least where C turns a mirror image.
+        """
+        x, f = self.moving, self.fixed
         if self.align != "none":
             x, f = x - x.mean(axis=0), f - f.mean(axis=0)
+        cross = f[orders].swapaxes(1, 2) @ x
         if not self.turns:
-            return float(np.sum((f - x) ** 2))
-        return -float(np.sum(trend.best_rotation(f.T @ x) * (f.T @ x)))
+            return -np.trace(cross, axis1=1, axis2=2)
+        strengths = np.linalg.svd(cross, compute_uv=False)
+        return -(strengths.sum(axis=1) - 2 * strengths[:, -1] * (np.linalg.det(cross) < 0))
 
     def displacements(self, order: np.ndarray) -> np.ndarray:
         """(n, d) what the model has to explain."""
@@ -289,9 +349,9 @@ class _Model:
         log = self.base[:, None] - 0.5 * np.linalg.slogdet(blocks)[1] + _log_radial(others, freedom, self.floor)
         weights = np.exp(log - logsumexp(log, axis=0))
         if self.floor is None:
-            tails = chi2.sf(own, d)
+            tails = gammaincc(d / 2, own / 2)  # χ²
         else:
-            tails = fisher.sf(own / d * (freedom + 1) / (others + self.floor), d, freedom + 1)
+            tails = fdtrc(d, freedom + 1, own / d * (freedom + 1) / (others + self.floor))
         chances = np.where(self.judged, np.sum(weights * tails, axis=0), 1.0)
         return _LeftOut(chances, np.linalg.norm(np.einsum("gi,gia->ia", weights, misses), axis=1))
 
@@ -323,20 +383,25 @@ def _log_radial(misfit: np.ndarray, freedom: int, floor: float | None) -> np.nda
     return front - 0.5 * (freedom + 1) * np.log(floor + np.maximum(misfit, 0))
 
 
-def _model(setting: _Setting, noise: np.ndarray, known: bool) -> _Model | None:
+def _model(setting: _Setting, noise: np.ndarray, known: bool, numbers: int = MOST_NUMBERS) -> _Model | None:
     """P at every θ; None where the landmarks are too few to say anything of one by the others."""
     n, d = setting.moving.shape
     if n * d - setting.basis.shape[1] < 2 * d:
         return None
     scales = _length_scales(setting.moving)
     grid = np.array(list(itertools.product(scales, *(_known_sizes(setting, noise) if known else (RATIOS, (0.0,))))))
-    most = max(1, MOST_NUMBERS // (n * d) ** 2)
+    most = max(1, numbers // (n * d) ** 2)
     if len(grid) > most:  # those that a sample of the landmarks thinks likeliest
-        few = np.linspace(0, n - 1, SAMPLE).astype(int)
+        few = _some(n)
         sample = _model_at(setting.take(few), noise[few], known, grid)
         y = setting.displacements(np.arange(n))[few]
         grid = grid[np.argsort(sample.log_density(np.sum(sample.duals(y) * y, axis=(1, 2))))[-most:]]
     return _model_at(setting, noise, known, grid)
+
+
+def _some(n: int) -> np.ndarray:
+    """Some of the landmarks, drawn: a list may have a rhythm."""
+    return np.sort(np.random.default_rng(0).permutation(n)[:SAMPLE])
 
 
 def _model_at(setting: _Setting, noise: np.ndarray, known: bool, grid: np.ndarray) -> _Model:
@@ -393,14 +458,17 @@ def _known_sizes(setting: _Setting, noise: np.ndarray) -> tuple[np.ndarray, np.n
 # ------------------------------------------------------------------------------------------------------------- pairing
 
 
-def _better_order(setting: _Setting, model: _Model) -> np.ndarray:
-    """The order of the fixed landmarks that explains the pairs far better than their own, which it is otherwise."""
+def _better_order(setting: _Setting, model: _Model, level: float, whole: bool) -> np.ndarray:
+    """The order of the fixed landmarks that explains the pairs far better than their own, which it is otherwise.
+
+    Of a group of neighbours, which is no whole list, exchanges only are tried.
+    """
     given = np.arange(len(setting.moving))
     worth = lambda order: model.log_evidence(setting.displacements(order)) - _surprise(order)
     plain = worth(given)
-    others = [order for order in _other_orders(setting) if worth(order) > plain]
-    best = max((_exchanged(setting, model, start) for start in (given, *others)), key=worth)
-    if worth(best) <= plain - np.log(SUSPICION):
+    others = [order for order in _other_orders(setting) if worth(order) > plain] if whole else []
+    best = max((_exchanged(setting, model, start, level) for start in (given, *others)), key=worth)
+    if worth(best) <= plain - np.log(level):
         return given
     for cycle in _cycles(best):
         if not _listed_otherwise(best) and _outliers_explain(setting, model, best, cycle):
@@ -408,7 +476,7 @@ def _better_order(setting: _Setting, model: _Model) -> np.ndarray:
     return best
 
 
-def _exchanged(setting: _Setting, model: _Model, order: np.ndarray) -> np.ndarray:
+def _exchanged(setting: _Setting, model: _Model, order: np.ndarray, level: float) -> np.ndarray:
     """Exchange the two fixed landmarks that gain most, as long as any two gain more than that is surprising.
 
     An exchange that takes more pairs out of their order has to be convincing by itself, and not only to ride along.
@@ -421,7 +489,7 @@ def _exchanged(setting: _Setting, model: _Model, order: np.ndarray) -> np.ndarra
         count = moved.sum() - moved[:, None] - moved[None] + after + after.T
         costs = np.array([_log_count(n, k) for k in range(n + 1)])
         evidence = model.swapped_log_evidence(places - setting.moving, places) - costs[count]
-        evidence += np.log(SUSPICION) * (count > moved.sum())
+        evidence += np.log(level) * (count > moved.sum())
         np.fill_diagonal(evidence, -np.inf)
         i, j = np.unravel_index(np.argmax(evidence), evidence.shape)
         if evidence[i, j] <= model.log_evidence(places - setting.moving) - costs[moved.sum()]:
@@ -487,16 +555,11 @@ def _outliers_explain(setting: _Setting, model: _Model, order: np.ndarray, cycle
 
 
 def _other_orders(setting: _Setting) -> Iterator[np.ndarray]:
-    """Orders worth a try: the best reversed or shifted one, and that in which the landmarks lie nearest to each other.
-
-    Beyond some hundred landmarks only short shifts, since each takes its time.
-    """
+    """Orders worth a try: the best reversed or shifted one, and that in which the landmarks are the nearest."""
     rows = np.arange(len(setting.moving))
-    near = len(rows) <= MOST_ASSIGNED
-    shifts = rows[1:] if near else [*rows[1 : NEAR_SHIFTS + 1], *rows[-NEAR_SHIFTS:]]
-    yield min((rows[::-1], *(np.roll(rows, -shift) for shift in shifts)), key=setting.remainder)
-    if near:
-        yield min(_nearest_orders(setting), key=setting.remainder)
+    shifted = (rows + rows[1:, None]) % len(rows)
+    for orders in (np.concatenate([rows[None, ::-1], shifted]), np.array(list(_nearest_orders(setting)))):
+        yield orders[np.argmin(setting.remainders(orders))]
 
 
 def _nearest_orders(setting: _Setting) -> Iterator[np.ndarray]:
@@ -532,13 +595,13 @@ def _first_costs(setting: _Setting) -> Iterator[np.ndarray]:
 
 
 def _squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.sum((x[:, None] - y) ** 2, axis=2)
+    return cdist(x, y, "sqeuclidean")
 
 
 # ------------------------------------------------------------------------------------------------------------ outliers
 
 
-def _outliers(model: _Model, y: np.ndarray) -> tuple[int, ...]:
+def _outliers(model: _Model, y: np.ndarray, level: float) -> tuple[int, ...]:
     """Rosner's generalised test: all landmarks up to the last that is too far off, once those before it are gone."""
     n, d = y.shape
     taken: list[int] = []
@@ -549,7 +612,7 @@ def _outliers(model: _Model, y: np.ndarray) -> tuple[int, ...]:
         if not model.judged[worst]:
             break
         taken.append(worst)
-        if -np.expm1(model.kept.sum() * np.log1p(-min(chances[worst], 1 - 1e-12))) < SUSPICION:
+        if -np.expm1(model.kept.sum() * np.log1p(-min(chances[worst], 1 - 1e-12))) < level:
             guilty = len(taken)
         model = model.without(worst)
     return tuple(taken[:guilty])

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import multigammaln
-from scipy.stats import chi2
-from scipy.stats import f as fisher
+from scipy.special import fdtrc, gammaincinv, multigammaln
 
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, LandmarkError
@@ -93,13 +91,13 @@ def _chance(mark: np.ndarray, others: np.ndarray, prior: "_Prior") -> float:
     miss, freedom = mark - others.mean(axis=0), prior.strength + k + 1
     spread = prior.strength * prior.common + _scatter(others, others.mean(axis=0), np.ones(k))
     squared = float(miss @ np.linalg.solve(spread, miss)) * freedom / (1 + 1 / k)
-    return float(fisher.sf(squared / d, d, freedom))
+    return float(fdtrc(d, freedom, squared / d))
 
 
 @functools.cache
 def quantile(level: float, d: int) -> float:
     """Of the squared length of a standard normal vector."""
-    return float(chi2.ppf(level, d))
+    return float(2 * gammaincinv(d / 2, level))
 
 
 @dataclasses.dataclass(frozen=True)
