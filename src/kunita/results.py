@@ -11,7 +11,6 @@ from kunita.data.geometry import Mesh, Streamlines
 from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks
 from kunita.errors import FileError, InverseError
-from kunita.figures.overview import overview
 from kunita.io.bids import BidsNames, dataset_description, sidecar
 from kunita.io.geometry_files.files import beside, is_geometry, write_geometry
 from kunita.io.image_files.files import read_image
@@ -164,6 +163,8 @@ def _write_maps(
         path = folder / f"labels_probability{suffix}"
         remarks += _write_labels(found, images.labels, path, tell("label probability"))
     if request.figure:
+        from kunita.figures.overview import overview
+
         figure = overview(found, images.fixed, images.moving, rows, images.labels)
         with complete(folder / "overview.png") as partial:
             figure.savefig(partial, dpi=120)

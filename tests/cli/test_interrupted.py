@@ -108,7 +108,7 @@ def process(code, *arguments):
 @pytest.mark.slow
 def test_no_space_for_a_transform_is_refused_and_the_earlier_result_stays(case, earlier):
     before = contents(earlier)
-    running = process(LIMITED, "200000", *words(case, earlier))
+    running = process(LIMITED, "100000", *words(case, earlier))
     _, said = running.communicate()
     assert contents(earlier) == before
     assert running.returncode == ExitStatus.REFUSED

@@ -27,7 +27,7 @@ FILES = {
 SUMMARY = {
     "version", "model", "kernel", "noise_mm", "align", "pairing", "n_landmarks", "initial_error_mm", "residual_mm",
     "fle_mm", "fre_mm", "loo", "evidence", "energy", "converged", "iterations", "min_jacobian", "suspects", "targets",
-    "warnings", "seconds",
+    "warnings", "seconds", "dense", "low_rank",
 }  # fmt: skip
 COLUMNS = [
     "name", *(f"{side}_{axis}" for side in ("moving", "fixed", "predicted") for axis in "xyz"),
@@ -67,6 +67,8 @@ def test_the_summary_has_every_promised_key_and_agrees_with_the_record(result):
     assert list(summary["loo"]["coverage"]) == ["50", "80", "90", "95", "99"]
     assert np.all(np.diff(list(summary["loo"]["coverage"].values())) >= 0)
     assert 0 < summary["min_jacobian"] <= 1.5
+    assert summary["dense"]["mean_error_mm"] <= 0.01
+    assert summary["dense"]["fc_relative_error"] <= 0.01
     assert (summary["evidence"], summary["energy"]) == (reg.evidence, reg.energy)
     assert summary["iterations"] == reg.iterations > 0
     assert set(summary["files"]) == FILES
@@ -271,7 +273,7 @@ def test_a_pair_of_colour_pictures_end_to_end(tmp_path):
     warped = kunita.read_image(tmp_path / "r" / "warped.tif", spacing=0.5)
     moving, fixed = (kunita.read_image(tmp_path / f"{side}.png", spacing=0.5) for side in ("moving", "fixed"))
     expected = kunita.warp_image(reg, moving, fixed)
-    np.testing.assert_array_equal(warped.data, expected.data)
+    assert_same_picture(warped.data, expected.data)
     mass = kunita.read_image(tmp_path / "r" / "labels_probability.tif").data.sum()
     assert mass == pytest.approx(15 * 12, rel=0.5)
     first, rows = read_rows(tmp_path / "r" / "landmarks.csv")
@@ -280,7 +282,14 @@ def test_a_pair_of_colour_pictures_end_to_end(tmp_path):
     again = kunita_command("warp", tmp_path / "r", tmp_path / "moving.png", "--spacing", "0.5", "--out",
                            tmp_path / "again.png")  # fmt: skip
     assert again.status == 0, again.err
-    np.testing.assert_array_equal(kunita.read_image(tmp_path / "again.png").data, warped.data)
+    assert_same_picture(kunita.read_image(tmp_path / "again.png").data, warped.data)
+
+
+def assert_same_picture(one, other):
+    """Maps agree to 0.002 mm however they were computed: rounded to whole grey levels, a few pixels differ by one."""
+    difference = np.abs(one.astype(int) - other.astype(int))
+    assert difference.max() <= 1
+    assert np.mean(difference > 0) < 0.005
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="KUNITA_DATA is not set: no real data")

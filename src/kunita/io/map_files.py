@@ -1,6 +1,7 @@
 """Maps as files: NIfTI written slab by slab in 3-D, TIFF in 2-D."""
 
 import contextlib
+import functools
 import math
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from kunita.errors import FileError
 from kunita.io.frames import Frame, flip_covariances
 from kunita.io.image_files.files import slab_writer, write_image
 from kunita.io.image_files.nifti_slabs import Intent
-from kunita.outputs.dense import Progress, slabs
+from kunita.outputs.dense import Lattice, Progress, in_order, slabs
 from kunita.outputs.maps import Maps, packed
 from kunita.outputs.warp import warped_slabs
 
@@ -91,9 +92,11 @@ def write_map(path: Path, found: Maps, what: str, progress: Progress, *, overwri
     if what == "cov":
         return write_covariance(path, found, progress, overwrite=overwrite)
     with map_writer(path, found.grid, np.float32, description=DESCRIPTIONS[what], overwrite=overwrite) as write:
-        for slab in slabs(found.grid):
-            write(found.on(slab, what).astype(np.float32))
-            progress((slab[-1][-1] + 1) / found.grid.shape[-1])
+        done = 0
+        for data in in_order(lambda slab: found.on(slab, what).astype(np.float32), slabs(found.grid)):
+            write(data)
+            done += data.shape[-1]
+            progress(done / found.grid.shape[-1])
     return None
 
 
@@ -112,16 +115,20 @@ def write_covariance(path: Path, found: Maps, progress: Progress, *, overwrite: 
         path, grid, np.float32, channels=len(signs), intent=Intent.VECTOR, description=text, overwrite=overwrite
     ) as write:
         for component, sign in enumerate(signs):
-            for slab in slabs(grid):
-                write((sign * found.component(slab, component)).astype(np.float32))
+            for data in in_order(functools.partial(_component, found, component, sign), slabs(grid)):
+                write(data)
             progress((component + 1) / len(signs))
     return None
+
+
+def _component(found: Maps, component: int, sign: float, slab: Lattice) -> np.ndarray:
+    return (sign * found.component(slab, component)).astype(np.float32)
 
 
 def write_all_maps(
     folder: Path, found: Maps, scalars: tuple[str, ...], image: Image | None, progress: Progress
 ) -> None:
-    """The scalar maps, and the warped image if there is one, in a single pass over the grid."""
+    """The scalar maps, and the warped image if there is one, side by side in a single pass over the grid."""
     suffix, grid = map_suffix(found.grid.dimension), found.grid
     names = {what: what if what == "jacobian" else f"uncertainty_{what}" for what in scalars}
     with contextlib.ExitStack() as files:
@@ -131,9 +138,10 @@ def write_all_maps(
         }
         write = {what: files.enter_context(writer) for what, writer in opened.items()}
         warp = files.enter_context(_warped_writer(folder / f"warped{suffix}", found, image))
-        for slab in slabs(grid):
-            for what, data in found.several(slab, scalars):
-                write[what](data.astype(np.float32))
+        several = lambda slab: [(what, data.astype(np.float32)) for what, data in found.several(slab, scalars)]
+        for slab, computed in zip(slabs(grid), in_order(several, slabs(grid)), strict=True):
+            for what, data in computed:
+                write[what](data)
             warp()
             progress((slab[-1][-1] + 1) / grid.shape[-1])
 

@@ -3,11 +3,17 @@
 The displacement and its covariance vary over a length scale, an image over a voxel. So the expensive function is
 evaluated at nodes along the grid's own axes and carried to the voxels by tensor-product splines: one small matrix per
 axis and a few products per slab. The error is *measured*, at random places and around the landmarks, where it is
-largest, and the nodes are refined until it is small enough.
+largest, and the nodes are refined until it is small enough. What is measured against is always the function's plain
+form; the nodes may come from a faster one, where that shows to be as good.
 """
 
+import collections
+import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterator
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 from scipy.interpolate import make_interp_spline
@@ -21,11 +27,22 @@ NUM_CHECKS = 256
 SAFETY = 0.5
 """The checks see some places only: what they see must stay below this fraction of the tolerance."""
 
+FASTER_SHARE = 0.2
+"""Of the tolerance, what a faster form of the function may err by."""
+
+PLAIN = "float64"
+
 Lattice = tuple[np.ndarray, ...]
 """Voxel coordinates along each axis, which span a lattice of points: a slab, a plane, a coarser grid."""
 
 Progress = Callable[[float], None]
 """Told the fraction that is done."""
+
+Function = Callable[[np.ndarray, Progress], np.ndarray]
+"""(m, d) world points and a progress → (m, c) values."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,8 +53,11 @@ class SmoothField:
         grid: the voxels it is for.
         nodes: for each axis, increasing voxel coordinates of the nodes, from the first voxel to the last.
         values: (k₁, …, k_d, c) at the nodes.
-        error: (c,) largest error seen where it was checked.
-        good: whether that error is within the tolerance asked for.
+        error: largest errors seen where it was checked: of the components, and of what is derived from them.
+        good: whether they are within the tolerances asked for.
+        checks: (m, d) voxel coordinates where it was checked.
+        exact: (m, c) what the function is there.
+        precision: the numbers that the values were computed with.
     """
 
     grid: Grid
@@ -45,39 +65,51 @@ class SmoothField:
     values: np.ndarray
     error: np.ndarray
     good: bool
+    checks: np.ndarray
+    exact: np.ndarray
+    precision: str = PLAIN
 
     def on(self, lattice: Lattice, components: slice = slice(None)) -> np.ndarray:
-        """Values on a lattice, (n₁, …, n_d, c)."""
-        values = self.values[..., components]
-        for axis in reversed(range(self.grid.dimension)):  # the slab's axis first: what follows is then small
-            weights = spline_weights(self.nodes[axis], lattice[axis])
-            values = np.moveaxis(np.tensordot(weights, values, axes=(1, axis)), 0, axis)
-        return values
+        """Values on a lattice, (n₁, …, n_d, c), each component in one piece of memory."""
+        pairs = zip(self.nodes, lattice, strict=True)
+        return self.combined([spline_weights(nodes, coordinates) for nodes, coordinates in pairs], components)
+
+    def combined(self, weights: list[np.ndarray], components: slice = slice(None)) -> np.ndarray:
+        """The values at the nodes, combined along each axis with the rows of an (n, k) matrix: (n₁, …, n_d, c)."""
+        values = np.ascontiguousarray(np.moveaxis(self.values[..., components], -1, 0))
+        *others, last = (matrix.astype(values.dtype) for matrix in weights)
+        values = values @ last.T  # the slab's axis first: what follows is then small
+        for axis, matrix in reversed(list(enumerate(others, start=1))):
+            shape = values.shape
+            product = matrix @ values.reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
+            values = product.reshape(*shape[:axis], len(matrix), *shape[axis + 1 :])
+        return np.moveaxis(values, 0, -1)
 
     def at(self, index: np.ndarray) -> np.ndarray:
         """Values at (m, d) voxel coordinates, (m, c)."""
-        parts = [self._at(part) for part in np.array_split(index, max(1, len(index) // 32))]
-        return np.concatenate(parts)
+        weights = [spline_weights(nodes, index[:, axis]) for axis, nodes in enumerate(self.nodes)]
+        parts = np.array_split(np.arange(len(index)), max(1, len(index) // 128))
+        return np.concatenate([self._at([w[part] for w in weights]) for part in parts])
 
-    def _at(self, index: np.ndarray) -> np.ndarray:
-        values = np.tensordot(spline_weights(self.nodes[0], index[:, 0]), self.values, axes=(1, 0))
-        for axis in range(1, self.grid.dimension):
-            values = np.einsum("mk,mk...->m...", spline_weights(self.nodes[axis], index[:, axis]), values)
+    def _at(self, weights: list[np.ndarray]) -> np.ndarray:
+        values = np.tensordot(weights[0], self.values, axes=(1, 0))
+        for along in weights[1:]:
+            values = np.einsum("mk,mk...->m...", along, values)
         return values
 
 
-def spline_weights(nodes: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
-    """(n, k): what each node contributes to the interpolating spline at each coordinate."""
+def spline_weights(nodes: np.ndarray, coordinates: np.ndarray, order: int = 0) -> np.ndarray:
+    """(n, k): what each node contributes to the interpolating spline, or a derivative of it, at each coordinate."""
     if len(nodes) == 1:
-        return np.ones((len(coordinates), 1))
-    if np.array_equal(nodes, coordinates):
+        return np.full((len(coordinates), 1), 0.0 if order else 1.0)
+    if order == 0 and np.array_equal(nodes, coordinates):
         return np.eye(len(nodes))
     degree = next(k for k in (DEGREE, 3, 1) if len(nodes) > k)
-    return make_interp_spline(nodes, np.eye(len(nodes)), k=degree)(coordinates)
+    return make_interp_spline(nodes, np.eye(len(nodes)), k=degree)(coordinates, nu=order)
 
 
 def smooth_field(
-    function: Callable[[np.ndarray, Progress], np.ndarray],
+    function: Function,
     tolerances: Callable[[np.ndarray], np.ndarray],
     grid: Grid,
     spacing_mm: float,
@@ -85,30 +117,42 @@ def smooth_field(
     progress: Progress = lambda fraction: None,
     *,
     between_voxels: bool = False,
+    derived: Callable[[np.ndarray], np.ndarray] = lambda values: values,
+    faster: Mapping[str, Function] | None = None,
 ) -> SmoothField:
     """Sample a function at nodes that are refined until interpolation is within the tolerances.
 
     Args:
-        function: (m, d) world points and a progress → (m, c) values.
-        tolerances: (m, c) exact values → (m, c) errors that are allowed there.
+        function: what is interpolated, in its plain form.
+        tolerances: (m, c') exact values, of what is derived → (m, c') errors that are allowed there.
         grid: the voxels that the field is for.
         spacing_mm: distance of the first nodes.
         around: (n, d) world points near which the function varies most: checked, in addition to random places.
         progress: told the fraction done; it starts again with each refinement.
         between_voxels: whether the field is wanted there too, not only at the voxels.
+        derived: (m, c) values → (m, c') what must be exact enough; by default the values themselves.
+        faster: other forms of the function by their precision; the first that is good enough is used at the nodes.
     """
     least = finest_spacing(grid, MOST_NODES)
     spacing = max(spacing_mm, least)
-    checks = _checks(grid, around, spacing, between_voxels)
+    checks = random_places(grid, around, spacing, between_voxels=between_voxels)
     exact = function(grid.world(checks), lambda fraction: None)
-    allowed = tolerances(exact)
+    allowed = tolerances(derived(exact))
+    misses = lambda found: np.abs(derived(found) - derived(exact))
+    precision, form = PLAIN, function
+    for name, other in (faster or {}).items():
+        if np.all(misses(other(grid.world(checks), lambda fraction: None)) <= FASTER_SHARE * allowed):
+            precision, form = name, other
+            break
     while True:
-        field = _sampled(function, grid, _nodes(grid, spacing), progress)
-        misses = np.abs(field.at(checks) - exact)
-        worst = float(np.max(misses / allowed)) / SAFETY
+        nodes = _nodes(grid, spacing)
+        values = _sampled(form, grid, nodes, progress)
+        field = SmoothField(grid, nodes, values, np.zeros(0), False, checks, exact, precision)
+        missed = misses(field.at(checks))
+        worst = float(np.max(missed / allowed)) / SAFETY
         if worst <= 1 or spacing <= least:
-            return dataclasses.replace(field, error=misses.max(axis=0), good=worst <= 1)
-        spacing = max(least, spacing * float(np.clip(0.9 * worst ** (-1 / (DEGREE + 1)), 0.5, 0.85)))
+            return dataclasses.replace(field, error=missed.max(axis=0), good=worst <= 1)
+        spacing = max(least, spacing * float(np.clip(0.9 * worst ** (-1 / (DEGREE + 1)), 0.4, 0.85)))
 
 
 def finest_spacing(grid: Grid, most: int) -> float:
@@ -134,19 +178,32 @@ def plane(grid: Grid, axis: int, k: float) -> Lattice:
 
 def lattice_points(grid: Grid, lattice: Lattice) -> np.ndarray:
     """World coordinates of a lattice, (n₁, …, n_d, d)."""
-    return grid.world(np.stack(np.meshgrid(*lattice, indexing="ij"), axis=-1))
+    return lattice_map(grid.affine, lattice)
 
 
-def _sampled(
-    function: Callable[[np.ndarray, Progress], np.ndarray],
-    grid: Grid,
-    nodes: tuple[np.ndarray, ...],
-    progress: Progress,
-) -> SmoothField:
+def lattice_map(affine: np.ndarray, lattice: Lattice) -> np.ndarray:
+    """What an affine map makes of a lattice, (n₁, …, n_d, d), each component in one piece of memory."""
+    axes = np.ix_(*lattice)
+    components = [sum((a * x for a, x in zip(row[:-1], axes, strict=True)), start=row[-1]) for row in affine[:-1]]
+    return np.moveaxis(np.stack(components), 0, -1)
+
+
+def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Apply a function to one item after the other, a few at a time on the machine's cores; results in their order."""
+    workers = os.cpu_count() or 1
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        waiting: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _sampled(function: Function, grid: Grid, nodes: tuple[np.ndarray, ...], progress: Progress) -> np.ndarray:
     index = np.stack(np.meshgrid(*nodes, indexing="ij"), axis=-1).reshape(-1, grid.dimension)
-    values = function(grid.world(index), progress)
-    shape = tuple(len(k) for k in nodes)
-    return SmoothField(grid, nodes, values.reshape(*shape, -1), np.zeros(values.shape[1]), good=False)
+    return function(grid.world(index), progress).reshape(*(len(k) for k in nodes), -1)
 
 
 def _nodes(grid: Grid, spacing_mm: float) -> tuple[np.ndarray, ...]:
@@ -159,9 +216,11 @@ def _counts(grid: Grid, spacing_mm: float) -> np.ndarray:
     return np.minimum(np.maximum(np.ceil(extents / spacing_mm).astype(int) + 1, DEGREE + 1), grid.shape)
 
 
-def _checks(grid: Grid, around: np.ndarray, spacing_mm: float, between_voxels: bool) -> np.ndarray:
-    """Voxel coordinates where the error is measured: anywhere, and around given points."""
-    rng = np.random.default_rng(0)
+def random_places(
+    grid: Grid, around: np.ndarray, spacing_mm: float, *, between_voxels: bool = False, seed: int = 0
+) -> np.ndarray:
+    """Voxel coordinates where an error is measured: anywhere, and around given points."""
+    rng = np.random.default_rng(seed)
     last = np.array(grid.shape) - 1
     anywhere = rng.uniform(0, 1, (NUM_CHECKS, grid.dimension)) * last
     scatter = 0.25 * spacing_mm * rng.normal(size=anywhere.shape)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from scipy import ndimage, stats
+from scipy import ndimage
 
 from kunita.data.image import Image
 from kunita.errors import ImageError
@@ -112,6 +112,8 @@ def _integrated(labels: Image, values: np.ndarray, points: np.ndarray, covarianc
 
 def _normals(dimension: int) -> np.ndarray:
     """Quasi-random standard normals, each with its mirror image, so that their mean is zero."""
+    from scipy import stats  # takes long to import
+
     uniform = stats.qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(NUM_DRAWS // 2)
     normals = stats.norm.ppf(uniform)
     return np.concatenate([normals, -normals])

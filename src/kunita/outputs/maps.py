@@ -5,7 +5,9 @@ y, in fixed space, and the Jacobian is that of φ at x (so a determinant above o
 """
 
 import dataclasses
+import functools
 import itertools
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,9 +16,20 @@ import numpy as np
 
 from kunita.data.image import Grid, Image, as_grid
 from kunita.errors import ArgumentError, KunitaWarning
-from kunita.gaussians import ball_radius_of_variances
+from kunita.evaluation import PRECISIONS, Evaluation, prepare
+from kunita.gaussians import ball_radius_of_invariants
 from kunita.kernels import length_scales
-from kunita.outputs.dense import Lattice, Progress, SmoothField, lattice_points, slabs, smooth_field
+from kunita.outputs.dense import (
+    Function,
+    Lattice,
+    Progress,
+    SmoothField,
+    in_order,
+    lattice_map,
+    random_places,
+    slabs,
+    smooth_field,
+)
 from kunita.posterior import Posterior
 from kunita.registration import Registration
 
@@ -29,9 +42,35 @@ STD_TOLERANCE = 0.01
 DETERMINANT_TOLERANCE = 2e-3
 """Errors that interpolation may add: mm, mm, 1."""
 
+PROMISED_MEAN = 0.01
+PROMISED_FC = 0.01
+"""What is promised of every voxel: mm, and relative to FC, which is small at the landmarks."""
+
 NODES_PER_SCALE = 2.0
 BATCH = 8192
 """Points between two signs of progress."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Accuracy:
+    """How far interpolated maps are from the posterior, at voxels that had no part in making them.
+
+    Args:
+        mean_error_mm: the largest distance between where a voxel comes from and where the map says so.
+        fc_relative_error: the largest error of FC, relative to it.
+        checked: the number of voxels, half of them anywhere and half of them around landmarks.
+        precision: the numbers that the nodes were computed with; the checks are in float64 always.
+    """
+
+    mean_error_mm: float
+    fc_relative_error: float
+    checked: int
+    precision: str
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is as good as promised."""
+        return self.mean_error_mm <= PROMISED_MEAN and self.fc_relative_error <= PROMISED_FC
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,9 +99,8 @@ class PullBack:
 
     def origins(self, lattice: Lattice) -> np.ndarray:
         """The points that arrive at the voxels of a lattice, (…, d)."""
-        d = self.grid.dimension
-        aligned = lattice_points(self.grid, lattice) @ self.affine[:d, :d].T + self.affine[:d, d]
-        return aligned + self.field.on(lattice, slice(0, d))
+        aligned = lattice_map(self.affine @ self.grid.affine, lattice)
+        return aligned + self.field.on(lattice, slice(0, self.grid.dimension))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,9 +110,11 @@ class Maps:
     Args:
         pull_back: its field has, after the displacement, the covariance, the determinant, and the covariance in
             moving space.
+        accuracy: what a check at other voxels found.
     """
 
     pull_back: PullBack
+    accuracy: Accuracy
 
     @property
     def field(self) -> SmoothField:
@@ -110,13 +150,14 @@ class Maps:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What to say of maps that could not be made exact enough."""
-        if self.field.good:
+        if self.field.good and self.accuracy.kept:
             return ()
         part = self.field.error[_columns(self.grid.dimension).covariance]
         return (
             *self.pull_back.remarks,
             f"the uncertainty varies faster than could be computed: interpolated, a variance errs by up to "
-            f"{part.max():.2g} mm²; smaller images, or a longer length scale, help",
+            f"{part.max():.2g} mm² and FC by {100 * self.accuracy.fc_relative_error:.2g} %; smaller images, or a "
+            "longer length scale, help",
         )
 
     @property
@@ -129,17 +170,46 @@ def maps(reg: Registration, reference: Any, progress: Progress = lambda fraction
     """Evaluate a registration on a grid in fixed space, on nodes as coarse as the tolerances allow."""
     grid = as_grid(reference)
     _check_dimension(reg, grid)
-    back = np.linalg.inv(reg.posterior.affine)
+    posterior, back = reg.posterior, np.linalg.inv(reg.posterior.affine)
     spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
+    around = posterior.predict(reg.moving.points).mean
     field = smooth_field(
-        in_batches(lambda y: _everything(reg.posterior, back, y)),
+        in_batches(lambda y: _everything(posterior, back, y)),
         lambda exact: _tolerances(exact, grid.dimension),
         grid,
         spacing,
-        reg.posterior.predict(reg.moving.points).mean,
+        around,
         progress,
+        derived=lambda values: _with_fc(values, grid.dimension),
+        faster=faster_forms(posterior, lambda evaluation, y: _everything(evaluation, back, y)),
     )
-    return Maps(PullBack(field, back))
+    checks = random_places(grid, around, spacing, seed=1)
+    accuracy = _accuracy(field, checks, _everything(posterior, back, grid.world(checks)))
+    return Maps(PullBack(field, back), accuracy)
+
+
+def faster_forms(posterior: Posterior, function: Callable[[Evaluation, np.ndarray], np.ndarray]) -> dict[str, Function]:
+    """A function of an evaluation and points in the precisions that there are, the fastest first."""
+    names = PRECISIONS[1:] if posterior.corrected else PRECISIONS  # which would be the same twice
+
+    def form(precision: str) -> Function:
+        evaluation = functools.cache(lambda: prepare(posterior, precision))
+        return in_batches(lambda points: function(evaluation(), points).astype(precision))
+
+    return {name: form(name) for name in names}
+
+
+def _with_fc(values: np.ndarray, d: int) -> np.ndarray:
+    """All components and log FC, whose error is FC's relative error."""
+    fc = summarise("fc", values[:, _columns(d).covariance])
+    return np.c_[values, np.log(np.maximum(fc, np.finfo(np.float32).tiny))]
+
+
+def _accuracy(field: SmoothField, checks: np.ndarray, exact: np.ndarray) -> Accuracy:
+    d, found = field.grid.dimension, field.at(checks)
+    distance = np.linalg.norm((found - exact)[:, :d], axis=1)
+    relative = np.expm1(np.abs(_with_fc(found, d)[:, -1] - _with_fc(exact, d)[:, -1]))
+    return Accuracy(float(distance.max()), float(relative.max()), len(checks), field.precision)
 
 
 def pull_back(
@@ -152,14 +222,23 @@ def pull_back(
     """Where the voxels of a fixed grid come from; with `inverse`, where those of a moving grid go to."""
     grid = as_grid(reference)
     _check_dimension(reg, grid)
-    posterior, d = reg.posterior, grid.dimension
+    posterior = reg.posterior
     affine = posterior.affine if inverse else np.linalg.inv(posterior.affine)
-    move = posterior.move if inverse else posterior.move_back
-    displace = in_batches(lambda x: move(x) - (x @ affine[:d, :d].T + affine[:d, d]))
+    displace = lambda map_, x: displacement(map_, x, affine, inverse=inverse)
     tolerances = lambda exact: np.full_like(exact, MEAN_TOLERANCE)
     landmarks = reg.moving.points if inverse else reg.fixed.points
     spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
-    return PullBack(smooth_field(displace, tolerances, grid, spacing, landmarks, progress), affine)
+    plain = in_batches(lambda x: displace(posterior, x))
+    field = smooth_field(
+        plain, tolerances, grid, spacing, landmarks, progress, faster=faster_forms(posterior, displace)
+    )
+    return PullBack(field, affine)
+
+
+def displacement(map_: Posterior | Evaluation, x: np.ndarray, affine: np.ndarray, *, inverse: bool) -> np.ndarray:
+    """From an affine map's answer to the true one, where moving points go to (`inverse`) or fixed points come from."""
+    d = x.shape[1]
+    return (map_.move(x) if inverse else map_.move_back(x)) - (x @ affine[:d, :d].T + affine[:d, d])
 
 
 def uncertainty_map(reg: Registration, grid: Any, what: str = "fc") -> Image:
@@ -175,8 +254,9 @@ def uncertainty_map(reg: Registration, grid: Any, what: str = "fc") -> Image:
     check_what(what)
     found = maps(reg, grid)
     warn(found.remarks)
-    data = np.concatenate([found.on(slab, what) for slab in slabs(found.grid)], axis=found.grid.dimension - 1)
-    return Image(data.astype(np.float32), found.grid.affine, channels=what == "cov")
+    parts = in_order(lambda slab: found.on(slab, what).astype(np.float32), slabs(found.grid))
+    data = np.concatenate(list(parts), axis=found.grid.dimension - 1)
+    return Image(data, found.grid.affine, channels=what == "cov")
 
 
 def warn(remarks: Sequence[str]) -> None:
@@ -195,33 +275,24 @@ def check_what(what: str) -> str:
 def summarise(what: str, packed_covariance: np.ndarray) -> np.ndarray:
     """FC, standard deviation or 95 % radius of packed covariances (…, d(d+1)/2)."""
     rows, columns = _triangle(packed_covariance.shape[-1])
-    on_diagonal = rows == columns
-    if what == "radius":
-        return ball_radius_of_variances(principal_variances(packed_covariance), LEVEL)
+    parts = [packed_covariance[..., k] for k in range(len(rows))]
+    trace = _sum(part for part, row, column in zip(parts, rows, columns, strict=True) if row == column)
+    if what == "std":
+        return np.sqrt(np.maximum(trace, 0) / (rows[-1] + 1))
+    square = _sum((1 if row == column else 2) * part**2 for part, row, column in zip(parts, rows, columns, strict=True))
     if what == "fc":
-        return np.sqrt(packed_covariance**2 @ np.where(on_diagonal, 1.0, 2.0))
-    return np.sqrt(np.maximum(packed_covariance @ on_diagonal.astype(float), 0) / on_diagonal.sum())
+        return np.sqrt(square)
+    return ball_radius_of_invariants(trace, square, _determinant(parts) if len(parts) == 6 else 0.0, LEVEL)
 
 
-def principal_variances(packed_covariance: np.ndarray) -> np.ndarray:
-    """Eigenvalues of packed covariances in increasing order, (…, d), in closed form: made for millions of voxels.
+def _sum(parts: Iterator[np.ndarray]) -> np.ndarray:
+    return functools.reduce(operator.add, parts)
 
-    With m the mean of the diagonal and p² = ‖Λ − mI‖²/6, the eigenvalues of a 3×3 matrix are m + 2p·cos(θ + 2πk/3),
-    cos 3θ = det(Λ − mI)/2p³.
-    """
-    c = np.moveaxis(packed_covariance, -1, 0)
-    if len(c) == 3:
-        xx, yx, yy = c
-        mean, spread = (xx + yy) / 2, np.hypot((xx - yy) / 2, yx)
-        return np.stack([mean - spread, mean + spread], axis=-1)
-    xx, yx, yy, zx, zy, zz = c
-    mean = (xx + yy + zz) / 3
-    x, y, z = xx - mean, yy - mean, zz - mean
-    p = np.sqrt((x**2 + y**2 + z**2 + 2 * (yx**2 + zx**2 + zy**2)) / 6)
-    determinant = x * (y * z - zy**2) - yx * (yx * z - zy * zx) + zx * (yx * zy - y * zx)
-    cosine = determinant / np.where(p > 0, 2 * p**3, 1.0)
-    theta = np.arccos(np.clip(cosine, -1, 1)) / 3
-    return np.stack([mean + 2 * p * np.cos(theta + 2 * np.pi * k / 3) for k in (1, 2, 0)], axis=-1)
+
+def _determinant(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Of symmetric 3×3 matrices."""
+    xx, yx, yy, zx, zy, zz = parts
+    return xx * (yy * zz - zy**2) - yx * (yx * zz - zy * zx) + zx * (yx * zy - yy * zx)
 
 
 def packed(covariances: np.ndarray) -> np.ndarray:
@@ -267,17 +338,21 @@ def _columns(d: int) -> _Columns:
     return _Columns(*(slice(int(a), int(b)) for a, b in itertools.pairwise(widths)))
 
 
-def _everything(posterior: Posterior, back: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _everything(map_: Posterior | Evaluation, back: np.ndarray, y: np.ndarray) -> np.ndarray:
     """All components of the field at fixed points."""
-    d, pre = y.shape[1], posterior.preimage(y)
+    d, pre = y.shape[1], map_.preimage(y)
     displacement = pre.points - (y @ back[:d, :d].T + back[:d, d])
     determinant = np.linalg.det(pre.jacobians)
     return np.c_[displacement, packed(np.asarray(pre.covariance)), determinant, packed(pre.carried_back)]
 
 
 def _tolerances(exact: np.ndarray, d: int) -> np.ndarray:
-    """Allowed errors; a covariance may err by what changes a standard deviation by its tolerance: δΛ = 2σδσ."""
+    """Allowed errors; a covariance may err by what changes a standard deviation by its tolerance: δΛ = 2σδσ.
+
+    And so that FC, whose logarithm is the last, errs by no more than promised.
+    """
     columns, allowed = _columns(d), np.empty_like(exact)
+    allowed[:, -1] = PROMISED_FC
     allowed[:, columns.displacement] = MEAN_TOLERANCE
     allowed[:, columns.determinant] = DETERMINANT_TOLERANCE
     for part in (columns.covariance, columns.carried_back):

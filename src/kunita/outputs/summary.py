@@ -43,6 +43,8 @@ class Summary:
     converged: bool
     iterations: int
     min_jacobian: float
+    dense: Any
+    low_rank: Any
     suspects: tuple[str, ...]
     targets: tuple[Any, ...]
     warnings: tuple[str, ...]
@@ -120,6 +122,8 @@ def summary(
         converged=reg.converged,
         iterations=reg.iterations,
         min_jacobian=least_jacobian(reg) if found is None else found.least_jacobian,
+        dense=None if found is None else dataclasses.asdict(found.accuracy),
+        low_rank=reg.truncation and dataclasses.asdict(reg.truncation),
         suspects=tuple(name for name, bad in zip(rows.names, rows.suspect, strict=True) if bad),
         targets=targets,
         warnings=(*reg.warnings, *warnings),
