@@ -50,7 +50,7 @@ def test_a_refit_in_rows_is_a_registration_of_the_others(d, both):
         found = refit.posterior.predict(moving.points)
         assert refit.converged
         np.testing.assert_allclose(found.mean, expected.mean, atol=1e-5)  # both converge to 1e-6 mm
-        np.testing.assert_allclose(found.covariance, expected.covariance, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(found.covariance, expected.covariance, rtol=1e-5, atol=1e-6)  # of some 5 mm²
 
 
 @pytest.mark.parametrize("both", [False, True])

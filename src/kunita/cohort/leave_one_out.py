@@ -11,10 +11,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from kunita.cohort.lanes import Common, Influence, Lane, Refitted, bucket, num_points, refit_lanes
 from kunita.data.cohort import Case
 from kunita.data.landmarks import Landmarks
 from kunita.errors import KunitaWarning, LandmarkError
+from kunita.flow.shooting import MAX_DRIFT, enough_steps
 from kunita.gaussians import GaussianPoints
+from kunita.inference.path_space import PathSpace
+from kunita.inference.problem import Step
 from kunita.inference.solve import solve_observed
 from kunita.inference.trend import determined_trend
 from kunita.kernels import AbstractKernel, Gaussian
@@ -25,6 +29,9 @@ from kunita.registration import Registration, register
 
 STILL = Gaussian(100.0, 1e-3)
 """A prior that allows next to no deformation: what is left is the alignment alone."""
+
+ROOM = 4.0
+"""By so much the energy of a refit may drift more than that of the fit of all landmarks before it needs more steps."""
 
 LEAST_OTHERS = 2
 """With fewer other cases to learn from, a case's own parameters are used."""
@@ -121,11 +128,19 @@ class Refit:
         left: the rows that were left out, one or more.
         posterior: of the others.
         converged: whether the fit did, and the noise that the map carries over settled.
+        predicted: the landmarks that were left out.
+        jacobians: (k, d, d) of the whole map at them.
+        elsewhere: (k, d) where the further points go that were asked for, if any were.
+        alone: whether it needed the whole search, by itself.
     """
 
     left: tuple[int, ...]
     posterior: Posterior
     converged: bool
+    predicted: GaussianPoints
+    jacobians: np.ndarray
+    elsewhere: np.ndarray | None = None
+    alone: bool = False
 
     @property
     def landmark(self) -> int:
@@ -138,70 +153,183 @@ class Refit:
 
     def all_left_out(self, moving: Landmarks, fixed: Landmarks) -> tuple[LeftOut, ...]:
         """Every landmark that was left out, each by itself: how their errors go together is not asked."""
-        found = self.posterior.predict(moving.points[list(self.left)])
-        noise = noise_in_fixed_space(self.posterior, moving.take(self.left), fixed.take(self.left))
-        return tuple(LeftOut(*each) for each in zip(found.mean, found.covariance, noise, strict=True))
+        noise = noise_in_fixed_space(self.jacobians, moving.take(self.left), fixed.take(self.left))
+        means, covariances = np.asarray(self.predicted.mean), np.asarray(self.predicted.covariance)
+        return tuple(LeftOut(*each) for each in zip(means, covariances, noise, strict=True))
 
 
-def noise_in_fixed_space(posterior: Posterior, moving: Landmarks, fixed: Landmarks) -> np.ndarray:
+def noise_in_fixed_space(jacobians: np.ndarray, moving: Landmarks, fixed: Landmarks) -> np.ndarray:
     """(n, d, d) the noise of both sides where fixed landmarks are: D + J D_m Jᵀ, J the Jacobian of the whole map."""
-    n, d = moving.points.shape
-    noise = np.zeros((n, d, d)) if fixed.covariances is None else fixed.covariances
+    noise = np.zeros_like(jacobians) if fixed.covariances is None else fixed.covariances
     if moving.covariances is None:
         return noise
-    jacobians = np.broadcast_to(posterior.alignment.matrix, (n, d, d))
-    if posterior.model != "small":  # which carries noise with the alignment alone, to its order
-        jacobians = np.asarray(posterior.jacobian(moving.points))
     return noise + jacobians @ moving.covariances @ jacobians.swapaxes(1, 2)
 
 
-def refits(full: Registration, moving: Landmarks, fixed: Landmarks) -> Iterator[Refit]:
+def refits(
+    full: Registration, moving: Landmarks, fixed: Landmarks, elsewhere: np.ndarray | None = None
+) -> Iterator[Refit]:
     """Leave out each landmark in turn and fit the others again, kernel and noise as they are.
 
     Args:
         full: what `register_rows` made of all landmarks, with at least as many rows: where each refit starts.
         moving, fixed: the landmarks once each, with their covariances (on one side at least).
+        elsewhere: (n, d) a further point for each landmark, to be predicted without it too.
     """
-    for i in range(len(moving)):
-        yield refit_without(full, moving, fixed, i)
+    return refits_without(full, moving, fixed, [(i,) for i in range(len(moving))], elsewhere)
 
 
 def refit_without(full: Registration, moving: Landmarks, fixed: Landmarks, i: int) -> Refit:
-    """Fit all landmarks but one, in as many rows as before, from where the full fit ended."""
+    """Fit all landmarks but one."""
     return refit_without_all(full, moving, fixed, (i,))
 
 
-@door
 def refit_without_all(
     full: Registration, moving: Landmarks, fixed: Landmarks, left: Sequence[int] | np.ndarray
 ) -> Refit:
-    """Fit all landmarks but these, in as many rows as before, from where the full fit ended."""
-    n, origin = len(moving), full.posterior.origin
-    kept = np.setdiff1d(np.arange(n), left)
-    _refuse_undetermined(full, moving, kept)
-    listed = Rows.of(np.arange(n), len(full.moving))
-    rows = Rows.of(kept, len(full.moving))
-    momenta = rows.split(listed.collected(np.asarray(full.posterior.trajectory.momenta[0]), n))
-    observed = LandmarkObservations(
-        moving.points[rows.which], fixed.points[rows.which] - origin, rows.covariances(fixed), rows.covariances(moving)
-    )
+    """Fit all landmarks but these."""
+    return next(refits_without(full, moving, fixed, [left]))
+
+
+def refits_without(
+    full: Registration,
+    moving: Landmarks,
+    fixed: Landmarks,
+    lefts: Sequence[Sequence[int] | np.ndarray],
+    elsewhere: np.ndarray | None = None,
+) -> Iterator[Refit]:
+    """Fit all landmarks but some, for each of several choices: in batches, and alone where that does not converge."""
+    questions = [Question.of(moving, np.asarray(left, dtype=int), elsewhere) for left in lefts]
+    for question in questions:
+        _refuse_undetermined(full, moving, question.kept(len(moving)))
+    starts = Starts.of(full, moving, fixed)
+    most = max(len(question.points) for question in questions)
+    lanes = [starts.lane(question, most) for question in questions]
+    for question, lane, found in zip(questions, lanes, starts.refitted(lanes), strict=True):
+        if found is not None and found.converged:
+            yield question.answered(found.posterior, True, found.mean, found.covariance, found.jacobians)
+        else:
+            yield refit_alone(full, lane, question)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Question:
+    """Landmarks to leave out, (k,), and points to predict, (m, d): these landmarks, and further ones if any."""
+
+    left: np.ndarray
+    points: np.ndarray
+
+    @classmethod
+    def of(cls, moving: Landmarks, left: np.ndarray, elsewhere: np.ndarray | None) -> "Question":
+        further = [] if elsewhere is None else [elsewhere[left]]
+        return cls(left, np.concatenate([moving.points[left], *further]))
+
+    def kept(self, num_landmarks: int) -> np.ndarray:
+        """The others."""
+        return np.setdiff1d(np.arange(num_landmarks), self.left)
+
+    def answered(
+        self, posterior: Posterior, converged: bool, means: np.ndarray, covariances: np.ndarray, jacobians: np.ndarray
+    ) -> Refit:
+        """With what is said of these points, in their order."""
+        k, m = len(self.left), len(self.points)
+        left = tuple(int(i) for i in self.left)
+        elsewhere = means[k:m] if m > k else None
+        return Refit(left, posterior, converged, GaussianPoints(means[:k], covariances[:k]), jacobians[:k], elsewhere)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Starts:
+    """Where the refits of a case start: at the fit of all its landmarks, a step to first order away from it.
+
+    Args:
+        full: that fit.
+        moving, fixed: the landmarks once each.
+        influence: of the rows of the fit; none where others carry their momenta, or nothing moves.
+    """
+
+    full: Registration
+    moving: Landmarks
+    fixed: Landmarks
+    influence: Influence | None
+
+    @classmethod
+    def of(cls, full: Registration, moving: Landmarks, fixed: Landmarks) -> "Starts":
+        moves = full.model != "small" and isinstance(full.posterior.linear, PathSpace)
+        return cls(full, moving, fixed, Influence.of(full.posterior) if moves else None)
+
+    def lane(self, question: Question, most_points: int) -> Lane:
+        """One refit, in the rows of its bucket; points are filled up with the first one."""
+        num_rows = bucket(len(self.moving) - 1)
+        which = Rows.of(question.kept(len(self.moving)), num_rows)
+        observed = LandmarkObservations(
+            self.moving.points[which.which], self.fixed.points[which.which] - self.full.posterior.origin,
+            which.covariances(self.fixed), which.covariances(self.moving),
+        )  # fmt: skip
+        momenta, beta = self._first(question.left)
+        step = Step(beta, np.zeros_like(observed.moving))
+        missing = num_points(most_points, num_rows) - len(question.points)
+        points = np.concatenate([question.points, np.repeat(question.points[:1], missing, axis=0)])
+        return Lane(observed, which.split(momenta), step, points)
+
+    def _first(self, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(n, d) momenta of the landmarks, none of those that are left out, and the change of the alignment."""
+        if self.influence is None:
+            return np.zeros(self.moving.points.shape), np.zeros(len(self.full.posterior.trend.generators))
+        listed = Rows.of(np.arange(len(self.moving)), len(self.full.moving))
+        step = self.influence.without(np.flatnonzero(np.isin(listed.which, left)))
+        momenta = np.asarray(self.full.posterior.trajectory.momenta[0]) + step.momenta
+        return listed.collected(momenta, len(self.moving)), np.asarray(step.beta)
+
+    def refitted(self, lanes: Sequence[Lane]) -> Iterator[Refitted | None]:
+        """The lanes in batches; nothing where control points carry the momenta, which is for the whole search."""
+        found = self.full.posterior
+        if not isinstance(found.linear, PathSpace):
+            return iter([None] * len(lanes))
+        common = Common(self.full.kernel, found.trend, found.alignment, np.asarray(found.origin))
+        return refit_lanes(common, lanes, self.full.model, _num_steps(self.full))
+
+
+def _num_steps(full: Registration) -> int:
+    """Time steps for refits: those of the fit of all landmarks, more where its drift leaves them no room."""
+    trajectory = full.posterior.trajectory
+    if not trajectory.num_steps:
+        return 0
+    return enough_steps(trajectory.num_steps, float(trajectory.drift), MAX_DRIFT / ROOM)
+
+
+@door
+def refit_alone(full: Registration, lane: Lane, question: Question) -> Refit:
+    """A refit by the whole search, from the same start."""
     found = full.posterior
-    fit, settled = solve_observed(observed, full.kernel, found.trend, found.alignment, full.model, momenta)
-    posterior = to_numpy(posterior_from_fit(fit, origin, full.model))
-    return Refit(tuple(int(i) for i in left), posterior, bool(fit.converged and settled))
+    alignment = to_numpy(found.trend.move(found.alignment, lane.step.beta))
+    fit, settled = solve_observed(lane.observed, full.kernel, found.trend, alignment, full.model, lane.momenta)
+    posterior = to_numpy(posterior_from_fit(fit, found.origin, full.model))
+    at = posterior.predict(question.points)
+    jacobians = np.broadcast_to(posterior.alignment.matrix, at.covariance.shape)
+    if posterior.model != "small":  # which carries noise with the alignment alone, to its order
+        jacobians = np.asarray(posterior.jacobian(question.points))
+    ended = bool(fit.converged and settled)
+    return dataclasses.replace(question.answered(posterior, ended, at.mean, at.covariance, jacobians), alone=True)
 
 
 def _refuse_undetermined(full: Registration, moving: Landmarks, kept: np.ndarray) -> None:
     """Refuse to fit landmarks that no longer determine the alignment: every number would be rounding."""
     aligned = np.asarray(full.posterior.alignment(moving.points))
-    _, before = determined_trend(full.align, aligned - aligned.mean(axis=0))
-    _, after = determined_trend(full.align, aligned[kept] - aligned[kept].mean(axis=0))
+    _, before = determined_trend(full.align, _stand_ins(aligned))
+    _, after = determined_trend(full.align, _stand_ins(aligned[kept]))
     if after > before:
         names = ", ".join(label for i, label in enumerate(moving.labels) if i not in kept)
         raise LandmarkError(
             f"without {names} the {len(kept)} other landmarks do not determine the {full.align} alignment; "
             "choose a simpler one, or add landmarks"
         )
+
+
+def _stand_ins(points: np.ndarray) -> np.ndarray:
+    """A few centred points with the moments of all: what an alignment asks of them, thousands of times for a cohort."""
+    root = np.linalg.qr(points - points.mean(axis=0), mode="r") * np.sqrt(min(points.shape) / len(points))
+    return np.concatenate([root, -root])
 
 
 def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray) -> GaussianPoints:

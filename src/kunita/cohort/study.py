@@ -14,9 +14,9 @@ from kunita.cohort.baselines import BASELINES, constant_sds, equally_sure, witho
 from kunita.cohort.leave_one_out import (
     LEAST_OTHERS,
     LeftOut,
+    Refit,
     closed_form,
-    refit_without_all,
-    refits,
+    refits_without,
     register_rows,
 )
 from kunita.data.cohort import Case
@@ -170,17 +170,17 @@ def tried(job: Job) -> Tried:
     """Register the case with all landmarks, then without each, then without a region."""
     prior, (moving, fixed) = job.prior, job.prior.landmarks(job.case)
     full = register_rows(moving, fixed, job.num_rows, kernel=prior.kernel, align=prior.align, model=prior.model)
-    alone = _refitted(full, moving, fixed) if job.exact else _in_closed_form(full, moving, fixed)
-    refit = refit_without_all(full, moving, fixed, region_of(moving.points))
-    ended = np.full(len(refit.left), refit.converged and full.converged)
-    region = _held(np.array(refit.left), refit.all_left_out(moving, fixed), fixed, ended)
-    return Tried(job.method, job.case, alone, region, prior)
+    each = [(i,) for i in range(len(moving))] if job.exact else []
+    *refits, last = refits_without(full, moving, fixed, [*each, region_of(moving.points)])
+    alone = _refitted(full, refits, moving, fixed) if job.exact else _in_closed_form(full, moving, fixed)
+    return Tried(job.method, job.case, alone, _refitted(full, [last], moving, fixed), prior)
 
 
-def _refitted(full: Registration, moving: Landmarks, fixed: Landmarks) -> Held:
-    found = [(refit.left_out(moving, fixed), refit.converged) for refit in refits(full, moving, fixed)]
-    ended = full.converged & np.array([converged for _, converged in found])
-    return _held(np.arange(len(moving)), [left for left, _ in found], fixed, ended)
+def _refitted(full: Registration, refits: Sequence[Refit], moving: Landmarks, fixed: Landmarks) -> Held:
+    """All landmarks that these refits left out."""
+    left = [one for refit in refits for one in refit.all_left_out(moving, fixed)]
+    ended = [refit.converged and full.converged for refit in refits for _ in refit.left]
+    return _held(np.array([i for refit in refits for i in refit.left]), left, fixed, np.array(ended))
 
 
 def _in_closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> Held:

@@ -1,0 +1,157 @@
+"""Refits in batches are refits: the same optimum, whoever is in the next lane, and few programs for a cohort."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import kunita
+from kunita.cohort.lanes import BUCKETS, Influence, bucket, num_points, refit_batch
+from kunita.cohort.leave_one_out import Question, Starts, refit_alone, refits, refits_without, register_rows
+from kunita.data.landmarks import Landmarks
+from kunita.inference.problem import Problem, look, no_step
+from kunita.inference.solve import TOLERANCE
+from problems import gp_displaced
+
+N = 9
+"""Landmarks, of which 8 are left: the smallest bucket."""
+
+COHORTS = {
+    "easy": (kunita.Gaussian(50.0, 5.0), 5.0, "endpoint"),
+    "hard": (kunita.Gaussian(30.0, 15.0), 20.0, "endpoint"),
+    "pathwise": (kunita.Gaussian(50.0, 5.0), 5.0, "pathwise"),
+    "small": (kunita.Gaussian(50.0, 5.0), 5.0, "small"),
+}
+"""Kernel, displacement (RMS, mm) and model; noise on both sides, so that the map carries some of it over."""
+
+
+@functools.cache
+def landmarks(rms: float, seed: int = 0, n: int = N, d: int = 2) -> tuple[Landmarks, Landmarks]:
+    moving, fixed = gp_displaced(n, seed=seed, d=d, side=80.0, length_scale=30.0, rms=rms)
+    draws = np.random.default_rng(seed).normal(size=(2, n, d, d))
+    noise = np.eye(d) + 0.2 * draws @ draws.swapaxes(-1, -2)
+    return Landmarks(moving, None, 0.3 * noise[0]), Landmarks(fixed, None, 0.5 * noise[1])
+
+
+@functools.cache
+def registered(cohort: str, seed: int = 0):
+    kernel, rms, model = COHORTS[cohort]
+    moving, fixed = landmarks(rms, seed)
+    return register_rows(moving, fixed, N, kernel=kernel, model=model), moving, fixed
+
+
+def alone(case, i):
+    full, moving, fixed = case
+    question = Question.of(moving, np.array([i]), None)
+    return refit_alone(full, Starts.of(full, moving, fixed).lane(question, 1), question)
+
+
+@pytest.mark.parametrize("cohort", COHORTS)
+def test_a_batch_finds_what_the_whole_search_finds(cohort):
+    """Both routes converge to 1e-6 of the noise, by different methods and from the noise of different maps."""
+    for seed in (0,) if cohort == "hard" else (0, 1):  # whose search compiles many programs
+        case = registered(cohort, seed)
+        for refit in list(refits(*case))[:: N - 1]:
+            expected = alone(case, refit.landmark)
+            assert refit.converged
+            assert expected.converged
+            np.testing.assert_allclose(refit.predicted.mean, expected.predicted.mean, atol=1e-5)
+            np.testing.assert_allclose(refit.predicted.covariance, expected.predicted.covariance, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(refit.jacobians, expected.jacobians, atol=1e-5)
+
+
+@pytest.mark.parametrize("cohort", ["easy", "pathwise", "small"])
+def test_what_a_lane_predicts_is_what_its_posterior_predicts(cohort):
+    full, moving, fixed = registered(cohort)
+    for refit in refits(full, moving, fixed, elsewhere=moving.points + 3.0):
+        i = refit.landmark
+        at = refit.posterior.predict(moving.points[[i]])
+        assert not refit.alone
+        np.testing.assert_allclose(refit.predicted.mean, at.mean, atol=1e-9)
+        np.testing.assert_allclose(refit.predicted.covariance, at.covariance, rtol=1e-8)
+        np.testing.assert_allclose(refit.elsewhere, refit.posterior.move(moving.points[[i]] + 3.0), atol=1e-9)
+
+
+def test_what_a_lane_calls_converged_the_search_does_too():
+    """With the noise that its own map carries over."""
+    full, moving, fixed = registered("hard")
+    for refit in [refit for refit in refits(full, moving, fixed) if not refit.alone]:
+        found = refit.posterior
+        problem = Problem(full.kernel, _moving(refit, moving), found.targets, found.noise, full.posterior.trend)
+        state = look(problem, found.alignment, found.trajectory.momenta[0], no_step(problem), found.trajectory.times)
+        assert state.misfit <= TOLERANCE * min(1.0, problem.noise_sd) + 1e-11
+        copied = np.asarray(found.trajectory.jacobians[-1]) @ found.alignment.matrix
+        kept = np.delete(np.arange(N), refit.landmark)
+        noise = fixed.covariances[kept] + copied @ moving.covariances[kept] @ copied.swapaxes(1, 2)
+        np.testing.assert_allclose(found.noise, noise, rtol=1e-9)
+
+
+def _moving(refit, moving):
+    return moving.points[np.delete(np.arange(N), refit.landmark)]
+
+
+def test_a_lane_does_not_depend_on_its_neighbours():
+    """To the last digit: how a cohort is cut into batches, and among processes, changes nothing."""
+    full, moving, fixed = registered("hard")
+    together = list(refits(full, moving, fixed))
+    for order in ([8, 3, 5], [3], [1, 0, 3, 7, 2, 6, 4, 8, 5]):
+        for refit in refits_without(full, moving, fixed, [(i,) for i in order]):
+            np.testing.assert_array_equal(refit.predicted.mean, together[refit.landmark].predicted.mean)
+            np.testing.assert_array_equal(refit.predicted.covariance, together[refit.landmark].predicted.covariance)
+
+
+def test_what_lanes_cannot_fit_the_whole_search_fits():
+    """A landmark of a gross error bends the fit of all of them so far that the refit without it starts elsewhere."""
+    kernel, rms, _ = COHORTS["hard"]
+    moving, fixed = landmarks(rms)
+    wild = Landmarks(fixed.points + 90.0 * (np.arange(N) == 4)[:, None], None, fixed.covariances)
+    full = register_rows(moving, wild, N, kernel=kernel)
+    found = next(iter(refits_without(full, moving, wild, [(4,)])))
+    right = next(iter(refits_without(*registered("hard"), [(4,)])))
+    assert found.alone
+    assert found.converged
+    np.testing.assert_allclose(found.predicted.mean, right.predicted.mean, atol=1e-5)
+    np.testing.assert_allclose(found.predicted.covariance, right.predicted.covariance, rtol=1e-4)
+
+
+# --------------------------------------------------------------------------------------------------------------- shapes
+
+
+def test_a_cohort_compiles_one_program_for_each_bucket():
+    """Of five cases with as many numbers of landmarks, two length scales each: two buckets, two programs."""
+    refit_batch.clear_cache()
+    sizes = (7, 8, 9, 12, 15)
+    for seed, n in enumerate(sizes):
+        moving, fixed = landmarks(2.0, seed, n)
+        for scale in (40.0, 60.0):
+            full = register_rows(moving, fixed, max(sizes), kernel=kunita.Gaussian(scale, 3.0))
+            assert not any(refit.alone for refit in refits(full, moving, fixed))
+    assert refit_batch._cache_size() == len({bucket(n - 1) for n in sizes}) == 2
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 36, 64, 65, 97, 300])
+def test_a_bucket_is_the_smallest_that_holds_the_landmarks(count):
+    sizes = (*BUCKETS, *range(96, 400, 32))
+    assert bucket(count) == min(size for size in sizes if size >= count)
+    assert num_points(count, bucket(count)) >= count
+
+
+# --------------------------------------------------------------------------------------------------------------- starts
+
+
+@pytest.mark.parametrize("left", [(0,), (2, 7)])
+def test_a_refit_starts_where_the_linearised_model_without_the_landmarks_has_its_optimum(left):
+    """By brute force: S and H of the others alone, with the observations y = Sλ that the full fit has explained."""
+    full, _, _ = registered("easy")
+    linear, rows = full.posterior.linear, np.array(left)
+    s, h = np.asarray(linear.factor) @ np.asarray(linear.factor).T, np.asarray(linear.design)
+    lam = np.asarray(full.posterior.trajectory.momenta[-1])
+    kept = np.setdiff1d(np.arange(2 * N), np.concatenate([2 * rows, 2 * rows + 1]))
+    y, known = (s @ lam.ravel())[kept], np.linalg.inv(s[np.ix_(kept, kept)])
+    beta = np.linalg.solve(h[kept].T @ known @ h[kept], h[kept].T @ known @ y)
+    dual = np.zeros(2 * N)
+    dual[kept] = known @ (y - h[kept] @ beta)
+    step = Influence.of(full.posterior).without(rows)
+    np.testing.assert_allclose(step.beta, beta, atol=1e-5)  # of a fit to 1e-6 mm
+    change = (dual.reshape(N, 2) - lam)[:, None, :] @ np.asarray(linear.jacobians)
+    np.testing.assert_allclose(step.momenta, change[:, 0], atol=1e-6)
