@@ -1,11 +1,12 @@
 # make demo   run the main job end to end on generated data
 # make test   run the whole test suite
 # make lint   formatting, lint and types
+# make bench  time everything against the peers, each in an environment of its own under .bench (half an hour)
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 .DELETE_ON_ERROR:
 
 .venv/base: pyproject.toml
@@ -27,6 +28,9 @@ lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: .venv/test
+	$(BIN)/python benchmarks/bench.py $(ARGS)
 
 clean:
 	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache

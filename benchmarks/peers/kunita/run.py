@@ -1,0 +1,50 @@
+"""Kunita itself, run as the peers are: the fit with its posterior, and the covariance at every landmark."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import kunita
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from trial import PointMap, Problem, main
+
+
+def register(problem: Problem, align: str) -> "kunita.Registration":
+    """The registration with the problem's own kernel and noise."""
+    kernel = kunita.Gaussian(problem.length_scale, problem.amplitude)
+    return kunita.register(problem.moving, problem.fixed, kernel=kernel, noise=problem.noise, align=align)
+
+
+def fit(align: str) -> Callable[[Problem], PointMap]:
+    """Register and predict the landmarks with their covariances: what the peers do not give is in the time."""
+
+    def fitted(problem: Problem) -> PointMap:
+        posterior = register(problem, align).posterior
+        posterior.predict(problem.moving)
+        return posterior.move
+
+    return fitted
+
+
+def predict(problem: Problem, points: np.ndarray) -> Callable[[], object]:
+    """Mean and 3 × 3 covariance."""
+    posterior = register(problem, "none").posterior
+    return lambda: posterior.predict(points)
+
+
+def move(problem: Problem, points: np.ndarray) -> Callable[[], object]:
+    """The mean alone."""
+    posterior = register(problem, "none").posterior
+    return lambda: posterior.move(points)
+
+
+if __name__ == "__main__":
+    main(
+        {"none": fit("none"), "rigid": fit("rigid")},
+        {"mean and covariance": predict, "mean": move},
+        compiles=True,
+    )
