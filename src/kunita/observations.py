@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from kunita import numerics
-from kunita.precision import Array
+from kunita.precision import Array, namespace
 
 
 class LandmarkObservations(eqx.Module):
@@ -22,7 +22,8 @@ class LandmarkObservations(eqx.Module):
 
     def noise(self, jacobians: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
         """Dᵢ = C_f,i + Jᵢ C_m,i Jᵢᵀ, with J the Jacobian of the whole map (flow and alignment) at the landmark."""
-        return self.fixed_noise + jnp.einsum("iab,ibc,idc->iad", jacobians, self.moving_noise, jacobians)
+        xp = namespace(jacobians, self.moving_noise)
+        return self.fixed_noise + xp.einsum("iab,ibc,idc->iad", jacobians, self.moving_noise, jacobians)
 
 
 def mahalanobis(vectors: Float[Array, "n d"], covariances: Float[Array, "n d d"]) -> Float[Array, " n"]:

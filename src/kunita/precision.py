@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
+from threadpoolctl import ThreadpoolController
 
 from kunita.errors import ArgumentError
 
@@ -32,6 +33,11 @@ def to_numpy(tree: R) -> R:
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
+def namespace(*arrays: Any) -> Any:
+    """NumPy for NumPy's arrays, so that the host compiles nothing for a few numbers; else JAX's."""
+    return np if all(isinstance(array, np.ndarray) for array in arrays) else jnp
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function and hand its result back as NumPy: what the host then does with it compiles nothing more."""
     jitted = jax.jit(function)
@@ -41,6 +47,22 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
         return to_numpy(jitted(*args, **kwargs))
 
     return on_host
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def on_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep BLAS and LAPACK, NumPy's and SciPy's, to one thread: XLA has its own, and theirs would wait by spinning."""
+
+    @functools.wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _blas().limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return alone
 
 
 def door(function: Callable[P, R]) -> Callable[P, R]:
@@ -81,4 +103,4 @@ def as_points(points: ArrayLike, name: str, dimension: int | None = None) -> Flo
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if bad.size:
         raise ArgumentError(f"{name}: row {bad[0]} is not finite: {array[bad[0]].tolist()}")
-    return jnp.asarray(array)
+    return array

@@ -22,7 +22,7 @@ from kunita.inference.robust import REWEIGHTINGS, SETTLED_WEIGHT, first_weights,
 from kunita.inference.sample import Sample, aligned_sample
 from kunita.kernels import BEST, FAMILIES, AbstractKernel, AbstractProfile, Gaussian, steepness
 from kunita.posterior import MODELS, LeaveOneOut, Posterior, posterior_from_fit
-from kunita.precision import ArrayLike, as_floats, to_numpy
+from kunita.precision import ArrayLike, as_floats, on_one_blas_thread, to_numpy
 from kunita.prior import Prior
 from kunita.suspects import Suspicion, suspicion
 
@@ -114,6 +114,7 @@ class Registration:
         return f"<Registration of {len(self.moving)} landmarks in {self.fixed.dimension}-D, {self.model}, {state}>"
 
 
+@on_one_blas_thread
 def register(
     moving: Landmarks | ArrayLike,
     fixed: Landmarks | ArrayLike,
@@ -162,12 +163,12 @@ def register(
     doubts = _suspicion(active, noises, align, believed=noise is None and not scale_noise)
     before = tuple(_pairing_remarks(pairs, active, used, doubts))
     for remark in before:  # at once: a fit to the wrong pairs may take long
-        python_warnings.warn(remark, KunitaWarning, stacklevel=2)
+        python_warnings.warn(remark, KunitaWarning, stacklevel=3)
     wish = _Wish(families, given, held, align, model, scale_noise)
     with jax.enable_x64(True):
         fitted = _fit_robustly(active, noises, wish) if robust else _fit(active, noises, wish)
     for remark in fitted.remarks:
-        python_warnings.warn(remark, KunitaWarning, stacklevel=2)
+        python_warnings.warn(remark, KunitaWarning, stacklevel=3)
     fit = fitted.fit
     return Registration(
         moving=pairs.moving, fixed=pairs.fixed, pairing=pairs.pairing, used=np.isin(np.arange(len(pairs.moving)), used),

@@ -17,12 +17,13 @@ import scipy.optimize
 from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
+from kunita.flow.control import gram_jit
 from kunita.inference import solve
 from kunita.inference.evidence import gauss_newton_evidence, small_evidence
 from kunita.inference.sample import Sample
 from kunita.inference.solve import Fit
 from kunita.kernels import AbstractKernel, AbstractProfile, Sum
-from kunita.precision import Array, Scalar
+from kunita.precision import Array, Scalar, namespace
 
 ENOUGH = 0.02
 """A gain in the log evidence that is not worth another round: a fifth of a parameter's standard deviation."""
@@ -79,7 +80,8 @@ class Dials:
         """The kernel with these parameters."""
         if self.given is not None:
             return self.given
-        parts = tuple(self.family(jnp.exp(s), jnp.exp(a)) for s, a in zip(theta[:-1:2], theta[1:-1:2], strict=True))
+        sizes = namespace(theta).exp(theta)
+        parts = tuple(self.family(s, a) for s, a in zip(sizes[:-1:2], sizes[1:-1:2], strict=True))
         return parts[0] if len(parts) == 1 else Sum(parts)
 
 
@@ -418,8 +420,8 @@ def flow_evidence(sample: Sample, dials: Dials, theta: np.ndarray, near: Fit | N
     fit, settled = solve.solve_observed(observed, kernel, sample.trend, start, momenta=momenta, roughly=True)
     if not (fit.converged and settled):
         return -np.inf, None
-    value = gauss_newton_evidence(fit.linearised(), fit.energy) + repetition(sample, fit.noise)
-    return float(value), fit
+    value = float(gauss_newton_evidence(fit.linearised(), fit.energy)) + float(repetition(sample, fit.noise))
+    return value, fit
 
 
 repetition = jax.jit(Sample.repetition)
@@ -431,9 +433,9 @@ def changed_momenta(fit: Fit, kernel: AbstractKernel, noise: np.ndarray) -> np.n
     In the small-deformation model both sides are what is to be explained.
     """
     q, p = (np.asarray(part[0]) for part in (fit.trajectory.positions, fit.trajectory.momenta))
-    before = np.asarray(fit.kernel.gram(q, q)) @ p + np.einsum("iab,ib->ia", fit.noise, p)
+    before = np.asarray(gram_jit(fit.kernel, q, q)) @ p + np.einsum("iab,ib->ia", fit.noise, p)
     n, d = q.shape
-    after = np.kron(np.asarray(kernel.gram(q, q)), np.eye(d)).reshape(n, d, n, d)
+    after = np.kron(np.asarray(gram_jit(kernel, q, q)), np.eye(d)).reshape(n, d, n, d)
     after[np.arange(n), :, np.arange(n)] += noise
     return np.linalg.solve(after.reshape(n * d, n * d), before.ravel()).reshape(n, d)
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.errors import ArgumentError
-from kunita.precision import Array, Scalar
+from kunita.precision import Array, Scalar, namespace
 
 KINDS = ("none", "translation", "rigid", "similarity", "affine")
 
@@ -44,8 +44,9 @@ class Trend(eqx.Module):
 
     def basis(self, points: Float[Array, "m d"]) -> Float[Array, "m d b"]:
         """h(x): the displacement of each point per unit of β."""
-        extended = jnp.concatenate([points / self.scale, jnp.ones((len(points), 1))], axis=1)
-        return jnp.einsum("bac,mc->mab", self.generators, extended)
+        xp = namespace(points, self.generators)
+        extended = xp.concatenate([points / self.scale, xp.ones((len(points), 1))], axis=1)
+        return xp.einsum("bac,mc->mab", self.generators, extended)
 
     def move(self, alignment: Alignment, beta: Float[Array, " b"]) -> Alignment:
         """T_β ∘ alignment, with T_β the exponential of the generators."""
