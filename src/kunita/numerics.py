@@ -142,6 +142,11 @@ def time_grid(num_steps: int, stops: Sequence[float] | np.ndarray = ()) -> np.nd
     return np.concatenate([*pieces, [1.0]])
 
 
+def quadrature_weights(num_steps: int) -> np.ndarray:
+    """Of the instants of a flow with so many equal steps; the flow that does not move has one."""
+    return simpson_weights(time_grid(num_steps)) if num_steps else np.ones(1)
+
+
 def rk4_step(field: Callable[[State], State], state: State, step: Scalar) -> State:
     """One step of the classical Runge–Kutta method for ẏ = field(y), of order 4."""
 

@@ -189,7 +189,7 @@ dual_change = compiled(AbstractPathSpace.dual_change)
 def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str) -> Posterior:
     """Linearise around the fitted flow and condition on the landmarks."""
     carriers, linear = fit.carriers, fit.linearised()
-    weights = numerics.simpson_weights(np.asarray(carriers.times)) if carriers.num_steps else np.ones(1)
+    weights = numerics.quadrature_weights(carriers.num_steps)
     shift, correction = dual_change(linear, fit.errors)
     dual = fit.trajectory.momenta[-1] + correction
     anchored = linear.to_anchors(correction.ravel()).reshape(-1, correction.shape[1])

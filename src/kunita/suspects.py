@@ -43,13 +43,13 @@ MOST_OUTLIERS = 0.3
 HIDDEN = 3
 """An outlier is looked for behind so many others that do not stand out by themselves."""
 
-MOST_NUMBERS = 6_000_000
+MOST_NUMBERS = 2_000_000
 """The grid's matrices have so many entries at most; of many landmarks there are fewer on it, the likeliest."""
 
 SAMPLE = 60
 """Landmarks that choose those."""
 
-MOST_TOGETHER, GROUP = 300, 100
+MOST_TOGETHER, GROUP = 200, 100
 """More landmarks than that are judged in groups of neighbours of this size: those far away tell little of one."""
 
 NEAR_SHIFTS = 3
@@ -159,7 +159,7 @@ def _suspicion_together(
 ) -> Suspicion:
     """Every landmark judged by all others."""
     order = np.arange(len(setting.moving))
-    model = _model(setting, noise, known, MOST_NUMBERS if whole else MOST_NUMBERS // 10)
+    model = _model(setting, noise, known, MOST_NUMBERS if whole else MOST_NUMBERS // 3)
     if model is None:
         return Suspicion(order, (), (), False)
     order = _better_order(setting, model, level, whole)

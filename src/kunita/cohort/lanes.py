@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 
 from kunita import numerics
 from kunita.flow import covariance, transport
-from kunita.inference.batch import Found, Start, fit, quadrature, regress
+from kunita.inference.batch import Found, Start, fit, regress
 from kunita.inference.problem import Step
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
@@ -109,7 +109,7 @@ def posterior_of(start: Start, found: Found, origin: Float[Array, " d"], model: 
     keep = 1.0 if corrected else 0.0
     return Posterior(
         model=model, corrected=corrected, kernel=start.kernel, trend=start.trend, alignment=found.alignment,
-        origin=origin, trajectory=found.trajectory, weights=quadrature(found.trajectory.num_steps),
+        origin=origin, trajectory=found.trajectory, weights=numerics.quadrature_weights(found.trajectory.num_steps),
         targets=start.observed.fixed, noise=found.noise, linear=linear, dual=found.trajectory.momenta[-1] + correction,
         correction=keep * correction, shift=keep * shift,
     )  # fmt: skip

@@ -8,17 +8,16 @@ so, and is left to `solve`.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from kunita import numerics
 from kunita.flow import shooting
 from kunita.inference.path_space import PathSpace, path_space
-from kunita.inference.problem import Errors, Problem, Step, departure, errors_of
+from kunita.inference.problem import Errors, Problem, Step, departure, errors_of, misfit_mm, typical_variance
 from kunita.inference.solve import ROUNDING, TOLERANCE
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
-from kunita.observations import LandmarkObservations
+from kunita.observations import LandmarkObservations, mahalanobis
 from kunita.precision import Array, Scalar
 
 MOST = 30
@@ -53,7 +52,7 @@ class Start(eqx.Module):
 
     def linearised(self, trajectory: shooting.Trajectory, noise: Float[Array, "n d d"]) -> PathSpace:
         """The linearised model around a flow."""
-        return path_space(self.kernel, trajectory, quadrature(trajectory.num_steps), noise, self.trend)
+        return path_space(self.kernel, trajectory, numerics.quadrature_weights(trajectory.num_steps), noise, self.trend)
 
     def tolerance_mm(self, typical: Scalar) -> Scalar:
         """What `solve` calls converged, for a typical variance of the noise."""
@@ -147,36 +146,18 @@ def advance(start: Start, linear: PathSpace, search: Search) -> Search:
 def look(
     start: Start, alignment: Alignment, momenta: Float[Array, "n d"], step: Step, times: Float[Array, " t"]
 ) -> Point:
-    """Shoot from where a step leads, carry the noise over, and evaluate both equations of the optimum there.
-
-    The misfit is never less than that of `problem.look`: a gap in proportion to what a landmark is vague is at most
-    min(|gap|, √(typical · gapᵀD⁻¹gap)), which needs no eigenvectors.
-    """
+    """Shoot from where a step leads, carry the noise over, and evaluate both equations of the optimum there."""
     alignment, departed = departure(start.problem(start.observed.fixed_noise), alignment, momenta, step)
     trajectory = shooting.geodesic(start.kernel, *departed, times)
     noise = start.observed.noise(trajectory.jacobians[-1] @ alignment.matrix)
     errors = errors_of(start.problem(noise), departed, (trajectory.positions[-1], trajectory.momenta[-1]))
-    typical = typical_variance(noise)
-    squares = jnp.minimum(jnp.sum(errors.gap**2, axis=1), typical * mahalanobis(errors.gap, noise))
-    shift = jnp.abs(errors.pull) * (start.kernel.variance + typical)
-    misfit = jnp.max(shift, initial=jnp.sqrt(jnp.max(squares)))
-    closed = misfit <= start.tolerance_mm(typical)
+    closed = misfit_mm(errors, noise, start.kernel.variance) <= start.tolerance_mm(typical_variance(noise))
     return Point(alignment, departed[1], trajectory, noise, errors, energy(start, trajectory, noise), closed)
-
-
-def typical_variance(noise: Float[Array, "n d d"]) -> Scalar:
-    """Of the median landmark, along a typical axis."""
-    return jnp.median(jnp.trace(noise, axis1=1, axis2=2)) / noise.shape[1]
 
 
 def energy(start: Start, trajectory: shooting.Trajectory, noise: Float[Array, "n d d"]) -> Scalar:
     """½∫‖v‖² + ½Σ(φ₁ − f)ᵀD⁻¹(φ₁ − f); both ends of a step are judged by the noise of its beginning."""
     return trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(start.observed.fixed - trajectory.positions[-1], noise))
-
-
-def mahalanobis(vectors: Float[Array, "n d"], covariances: Float[Array, "n d d"]) -> Float[Array, " n"]:
-    """rᵢᵀDᵢ⁻¹rᵢ by cofactors: as `observations.mahalanobis`, without a call of LAPACK for every landmark."""
-    return jnp.einsum("ia,iab,ib->i", vectors, numerics.inverse_small(covariances), vectors)
 
 
 def next_step(linear: PathSpace, errors: Errors, memory: Memory, variance: Scalar) -> Step:
@@ -197,11 +178,6 @@ def in_mm(errors: Errors, variance: Scalar) -> Float[Array, "*m e"]:
     """Gaps and pulls as vectors; the kernel's variance makes a pull (1/mm) comparable to a gap (mm)."""
     gaps = errors.gap.reshape(*errors.gap.shape[:-2], -1)
     return jnp.concatenate([gaps, variance * errors.pull], axis=-1)
-
-
-def quadrature(num_steps: int) -> np.ndarray:
-    """Weights of the instants of a flow; standstill has one."""
-    return numerics.simpson_weights(numerics.time_grid(num_steps)) if num_steps else np.ones(1)
 
 
 # ------------------------------------------------------------------------------------------ the small-deformation model

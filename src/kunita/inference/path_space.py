@@ -5,7 +5,6 @@ import abc
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Float
 
 from kunita import numerics
@@ -232,7 +231,7 @@ def linearise(
     controls: Controls | None,
 ) -> AbstractPathSpace:
     """The linearised model around the landmarks' trajectory, through control points if there are any."""
-    weights = numerics.simpson_weights(np.asarray(trajectory.times)) if trajectory.num_steps else np.ones(1)
+    weights = numerics.quadrature_weights(trajectory.num_steps)
     if controls is None:
         return path_space_jit(kernel, trajectory, weights, noise, trend)
     return low_rank_path_space_jit(kernel, trajectory, controls, weights, noise, trend)

@@ -133,6 +133,22 @@ def errors_of(problem: Problem, start: shooting.Phase, end: shooting.Phase) -> E
     return Errors(gap, jnp.einsum("iab,ia->b", problem.trend.basis(start[0]), start[1]))
 
 
+def typical_variance(noise: Float[Array, "n d d"]) -> Scalar:
+    """Of the median landmark, along a typical axis, mm²."""
+    return jnp.median(jnp.trace(noise, axis1=1, axis2=2)) / noise.shape[1]
+
+
+def misfit_mm(errors: Errors, noise: Float[Array, "n d d"], variance: Scalar) -> Scalar:
+    """How far a point is from the optimum: the largest of all gaps, and of the shifts that the pull stands for.
+
+    Where a landmark is vaguer than the typical one its gap may be wider, √(typical · gapᵀD⁻¹gap). That is at least what
+    counting direction by direction would give.
+    """
+    typical = typical_variance(noise)
+    lengths = jnp.minimum(jnp.sum(errors.gap**2, axis=1), typical * mahalanobis(errors.gap, noise))
+    return jnp.max(jnp.abs(errors.pull) * (variance + typical), initial=jnp.sqrt(jnp.max(lengths)))
+
+
 @compiled
 def look(
     problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"], step: Step, times: Float[Array, " t"]
@@ -142,15 +158,11 @@ def look(
     trajectory, carriers = flow(problem, start, times)
     end = trajectory.positions[-1], trajectory.momenta[-1]
     errors = errors_of(problem, start, end)
-    typical = jnp.median(jnp.trace(problem.noise, axis1=1, axis2=2)) / problem.noise.shape[1]
-    shift = errors.pull * (problem.kernel.variance + typical)
-    vague = typical * mahalanobis(errors.gap, problem.noise)  # along directions where a landmark is, it may err more
-    lengths = jnp.sqrt(jnp.minimum(jnp.sum(errors.gap**2, axis=1), vague))
     return State(
         alignment, start[1], trajectory, carriers,
         energy=trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(problem.targets - end[0], problem.noise)),
         errors=errors, gap_mm=jnp.max(jnp.abs(errors.gap)),
-        misfit_mm=jnp.max(jnp.abs(shift), initial=jnp.max(lengths)),
+        misfit_mm=misfit_mm(errors, problem.noise, problem.kernel.variance),
     )  # fmt: skip
 
 
