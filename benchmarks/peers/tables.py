@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
 from peers.catalogue import FITS, FITTED, OURS, WHOLE, Contestant
 from peers.problems import DENSE, FLOWER
 from peers.trial import Result
@@ -123,12 +124,13 @@ def ratio_table(results: Results, limits: Mapping[str, float]) -> Table:
 
 
 def growth(own: Mapping[str, Result]) -> str:
-    """The exponent of n between the two largest sizes that were timed: small ones measure overheads."""
-    times = [(int(n), r.seconds) for n, r in own.items() if n != FLOWER and r.seconds is not None]
+    """The exponent of n, by least squares in the logarithms; the smallest size measures overheads, and is left out."""
+    times = sorted((int(n), r.seconds) for n, r in own.items() if n != FLOWER and r.seconds is not None)
+    times = times[1:] if len(times) > 2 else times
     if len(times) < 2:
         return ""
-    (n, t), (m, s) = sorted(times)[-2:]
-    return f"n^{math.log(s / t) / math.log(m / n):.1f} ({n} → {m})"
+    sizes, seconds = (np.log([pair[k] for pair in times]) for k in (0, 1))
+    return f"n^{np.polyfit(sizes, seconds, 1)[0]:.1f} ({times[0][0]} → {times[-1][0]})"
 
 
 def limit_cells(results: Results, problems: list[str], limits: Mapping[str, float]) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import kunita
+from kunita.evaluation import prepare
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -31,15 +32,15 @@ def fit(align: str) -> Callable[[Problem], PointMap]:
 
 
 def predict(problem: Problem, points: np.ndarray) -> Callable[[], object]:
-    """Mean and 3 × 3 covariance."""
+    """Mean and 3 × 3 covariance, in the form and precision that maps are made with, its preparation included."""
     posterior = register(problem, "none").posterior
-    return lambda: posterior.predict(points)
+    return lambda: prepare(posterior, "float32").predict(points)
 
 
 def move(problem: Problem, points: np.ndarray) -> Callable[[], object]:
     """The mean alone."""
     posterior = register(problem, "none").posterior
-    return lambda: posterior.move(points)
+    return lambda: prepare(posterior, "float32").move(points)
 
 
 if __name__ == "__main__":
