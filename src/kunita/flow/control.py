@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from kunita import numerics
-from kunita.flow.shooting import Phase, Trajectory
+from kunita.flow.shooting import Phase, Trajectory, followed
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, Scalar
 
@@ -101,20 +101,8 @@ def guided_geodesic(
     Every landmark keeps its momentum, ṗᵢ = −Dv(qᵢ)ᵀpᵢ, and lends it to the control points anew at every instant; left
     to themselves, theirs would after a while no longer stand for it.
     """
-    n, d = positions.shape
-
-    def field(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        q, p, jacobian = state
-        v, dv, _ = guided_field(kernel, controls, (q, p))
-        return v, -jnp.einsum("iab,ia->ib", dv, p), dv @ jacobian
-
-    def step(state: tuple[Array, Array, Array], h: Array) -> tuple[tuple, tuple]:
-        new = numerics.rk4_step(field, state, h)
-        return new, new
-
-    start = (positions, momenta, jnp.broadcast_to(jnp.eye(d), (n, d, d)))
-    _, path = jax.lax.scan(step, start, jnp.diff(times))
-    q, p, jacobian = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
+    velocity = lambda q, p: guided_field(kernel, controls, (q, p))[:2]
+    q, p, jacobian = followed(velocity, positions, momenta, times)
     carried = jax.lax.map(lambda phase: guided_field(kernel, controls, phase), (q, p))
     energies = 0.5 * jnp.einsum("tia,tia->t", p, carried[0])
     middles = _middles(kernel, controls, (q, p), carried[:2], jnp.diff(times))

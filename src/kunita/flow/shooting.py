@@ -1,6 +1,7 @@
 """Geodesic shooting: the mean flow and its Jacobians, from initial positions and momenta."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -113,23 +114,32 @@ def geodesic(
     kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"], times: Float[Array, " t"]
 ) -> Trajectory:
     """Shoot along a given grid of times, carrying the flow Jacobians J̇ᵢ = Dv(qᵢ)Jᵢ along."""
-    q0, p0 = positions, momenta
-    n, d = q0.shape
+    q, p, jacobian = followed(lambda q, p: velocities(kernel, q, p, q), positions, momenta, times)
+    energies = jax.lax.map(lambda phase: hamiltonian(kernel, *phase), (q, p))
+    return Trajectory(times, q, p, jacobian, energies)
+
+
+def followed(
+    velocity: Callable[[Array, Array], tuple[Array, Array]],
+    positions: Float[Array, "n d"],
+    momenta: Float[Array, "n d"],
+    times: Float[Array, " t"],
+) -> tuple[Float[Array, "t n d"], Float[Array, "t n d"], Float[Array, "t n d d"]]:
+    """q̇ = v, ṗ = −Dvᵀp and J̇ = DvJ along a grid of times, for a velocity (v, Dv) of positions and momenta."""
 
     def field(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         q, p, jacobian = state
-        v, dv = velocities(kernel, q, p, q)
+        v, dv = velocity(q, p)
         return v, -jnp.einsum("iab,ia->ib", dv, p), dv @ jacobian
 
     def step(state: tuple[Array, Array, Array], h: Scalar) -> tuple[tuple, tuple]:
         new = numerics.rk4_step(field, state, h)
         return new, new
 
-    start = (q0, p0, jnp.broadcast_to(jnp.eye(d), (n, d, d)))
+    n, d = positions.shape
+    start = (positions, momenta, jnp.broadcast_to(jnp.eye(d), (n, d, d)))
     _, path = jax.lax.scan(step, start, jnp.diff(times))
-    q, p, jacobian = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
-    energies = jax.lax.map(lambda phase: hamiltonian(kernel, *phase), (q, p))
-    return Trajectory(times, q, p, jacobian, energies)
+    return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
 
 
 geodesic_jit = jax.jit(geodesic)
