@@ -27,8 +27,9 @@ from fit_speed import displaced
 import kunita
 from kunita.evaluation import PRECISIONS, prepare
 from kunita.io.map_files import write_all_maps
-from kunita.outputs.dense import in_order, slabs
+from kunita.outputs.dense import slabs
 from kunita.outputs.maps import Maps, maps
+from kunita.threads import in_order
 
 PLAIN_FLOP = 330e3
 SIDE = 256.0

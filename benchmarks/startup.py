@@ -82,8 +82,8 @@ def seconds(command: list[str], cache: Path) -> float:
 
 
 def environment(cache: Path) -> dict[str, str]:
-    """As it is, with another cache and none of JAX's settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    """As it is, with another cache and none of JAX's settings; Python keeps its bytecode, as it does by itself."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "PYTHONDONTWRITE"))}
     return {**kept, "XDG_CACHE_HOME": str(cache)}
 
 

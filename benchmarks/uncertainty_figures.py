@@ -26,7 +26,7 @@ from scipy.stats import chi2
 
 import kunita
 from kunita.cohort.prior import Lesson, learn_prior
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks
 from kunita.errors import KunitaWarning
 from kunita.figures import style

@@ -11,7 +11,7 @@ import kunita
 SOURCE = pathlib.Path(kunita.__file__).parent
 
 ORDER = (
-    "errors", "precision", "numerics", "kernels",
+    "errors", "threads", "precision", "programs", "numerics", "kernels",
     "flow.shooting", "flow.control", "flow.transport", "flow.covariance", "flow.moments", "flow.simulate",
     "flow.referee",
     "observations", "inference.objective", "inference.trend", "inference.problem", "inference.path_space",
@@ -20,7 +20,7 @@ ORDER = (
     "inference.sample", "inference.choice", "inference.robust",
     "gaussians", "posterior", "evaluation",
     "scores", "suspects",
-    "data.landmarks", "data.raters", "data.image", "data.geometry", "data.brain_phantom", "data.phantom",
+    "data.landmarks", "data.raters", "data.image", "data.case", "data.geometry", "data.brain_phantom", "data.phantom",
     "data.cohort",
     "prior", "registration",
     "outputs.dense", "outputs.maps", "outputs.warp", "outputs.labels", "outputs.transforms", "outputs.carry",

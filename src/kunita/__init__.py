@@ -53,7 +53,7 @@ _HOME = {
     "learn_prior": "kunita.cohort.prior",
     "read_prior": "kunita.io.prior_files",
     "write_prior": "kunita.io.prior_files",
-    "Case": "kunita.data.cohort",
+    "Case": "kunita.data.case",
     "read_cases": "kunita.io.case_table",
     "describe_targets": "kunita.outputs.targets",
     "suggest_landmarks": "kunita.outputs.suggestions",

@@ -1,6 +1,6 @@
 from kunita.cohort.prior import Lesson as Lesson
 from kunita.cohort.prior import learn_prior as learn_prior
-from kunita.data.cohort import Case as Case
+from kunita.data.case import Case as Case
 from kunita.data.image import Grid as Grid
 from kunita.data.image import Image as Image
 from kunita.data.landmarks import Landmarks as Landmarks

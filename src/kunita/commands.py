@@ -18,7 +18,7 @@ from kunita.inputs import (
     check_dimension,
     check_images,
     frame_or_format,
-    keep_compiled,
+    keep_programs,
     load_result,
     one_table,
     read_sides,
@@ -268,7 +268,7 @@ def _note_sides(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable, co
 def _fit(args: Namespace, moving: Landmarks, fixed: Landmarks, tell: Callable[[str], Any]) -> Any:
     from kunita.registration import register as fit
 
-    keep_compiled()
+    keep_programs()
     tell("fitting (and compiling, the first time for a number of landmarks)")
     return fit(
         moving, fixed, kernel=args.kernel, length_scale=args.length_scale, amplitude=args.amplitude,

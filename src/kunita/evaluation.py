@@ -15,6 +15,7 @@ Arrays hold the points last, where one instruction takes several of them.
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -31,15 +32,20 @@ from kunita.gaussians import GaussianPoints
 from kunita.inference.trend import Trend
 from kunita.kernels import AbstractKernel
 from kunita.posterior import Posterior, Preimage, check_arrival, instant_factor
-from kunita.precision import Array, ArrayLike, Scalar, as_points, compiled, to_numpy
+from kunita.precision import Array, ArrayLike, Scalar, as_points
+from kunita.programs import compiled
+from kunita.threads import in_order
 
 PRECISIONS = ("float32", "float64")
 
-FEW, MANY = 1024, 4096
-"""Points evaluated at a time: two numbers, so that a program is compiled twice at most."""
+CHUNK = {"float32": 1024, "float64": 512}
+"""Points evaluated at a time, on each of the machine's cores: always as many, so that a program is compiled once."""
 
-PAIRS = 2**15
+PAIRS = 2**13
 """Points times anchors whose products are formed at a time: what the caches hold."""
+
+OTHER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
+"""XLA's own choice of loops takes twice as long where a point is only moved."""
 
 NEWTON_STEPS = 30
 
@@ -58,7 +64,6 @@ class Route(eqx.Module):
         weights: of the quadrature at the ends of the steps.
         carriers: for each anchor the matrices wΨ(t) side by side.
         pull: wΨ(t)ᵀc, which with kernel values is what a correction c adds to the mean.
-        whitener: W; of the model `pathwise` one for each instant, its columns split by axis.
     """
 
     positions: Float[Array, "s 4 n d"]
@@ -67,7 +72,6 @@ class Route(eqx.Module):
     weights: Float[Array, " t"]
     carriers: Float[Array, "n d td"]
     pull: Float[Array, "t d n"]
-    whitener: Float[Array, "*i k c"]
 
 
 class Journey(eqx.Module):
@@ -88,6 +92,7 @@ class Tables(eqx.Module):
         kernel: the prior's.
         forward: from moving space.
         backward: from fixed space.
+        whitener: W; of the model `pathwise` one for each instant, its columns split by axis.
         loading: M⁻¹(S⁻¹H)ᵀ.
         sway: M⁻¹h(z) as an affine function of z.
         drift: h(z)β̂ as an affine function of z.
@@ -99,6 +104,7 @@ class Tables(eqx.Module):
     kernel: AbstractKernel
     forward: Route
     backward: Route
+    whitener: Float[Array, "*i k e"]
     loading: Float[Array, "b c"]
     sway: Float[Array, "b d d1"]
     drift: Float[Array, "d d1"]
@@ -107,7 +113,7 @@ class Tables(eqx.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A posterior prepared for very many points; `predict`, `move`, `preimage` and `move_back` mean what they do there.
+    """A posterior prepared for very many points; its methods mean what the posterior's of the same names do.
 
     Args:
         posterior: what is evaluated.
@@ -123,25 +129,45 @@ class Evaluation:
 
     def predict(self, points: ArrayLike) -> GaussianPoints:
         """Where moving points go, and the covariance of each."""
-        x = self._check(points)
-        moved, cov = self._in_chunks(_predict, self._aligned(x))
-        return GaussianPoints(self._aligned(x) + self.centre + self.posterior.origin + moved, cov)
+        x = self._aligned(self._check(points))
+        moved, _, cov = self._in_chunks(functools.partial(_predict, self.tables), x)
+        return GaussianPoints(x + self.centre + self.posterior.origin + moved, cov)
+
+    def inverse(self, points: ArrayLike) -> GaussianPoints:
+        """Where fixed points come from, and the covariance of each in moving space."""
+        preimage = self.preimage(points)
+        return GaussianPoints(preimage.points, preimage.carried_back)
+
+    def jacobian(self, points: ArrayLike) -> Float[Array, "m d d"]:
+        """Jacobian of the whole mean map at moving points."""
+        _, jacobians, _ = self._in_chunks(functools.partial(_predict, self.tables), self._aligned(self._check(points)))
+        return jacobians @ np.asarray(self.posterior.alignment.matrix)
 
     def move(self, points: ArrayLike) -> Float[Array, "m d"]:
         """Where moving points go."""
         x = self._aligned(self._check(points))
-        return x + self.centre + self.posterior.origin + self._in_chunks(_move, x)
+        return x + self.centre + self.posterior.origin + self._in_chunks(self._there, x)
 
     def preimage(self, points: ArrayLike) -> Preimage:
         """Where fixed points come from, the map's Jacobian there, and the covariance they arrive with."""
         y = self._check(points)
-        moved, jacobians, cov = self._in_chunks(_preimage, self._centred(y))
+        moved, jacobians, cov = self._in_chunks(functools.partial(_preimage, self.tables), self._centred(y))
         return Preimage(self._native(y, moved), jacobians @ np.asarray(self.posterior.alignment.matrix), cov)
 
     def move_back(self, points: ArrayLike) -> Float[Array, "m d"]:
         """Where fixed points come from."""
         y = self._check(points)
-        return self._native(y, self._in_chunks(_move_back, self._centred(y)))
+        return self._native(y, self._in_chunks(self._back, self._centred(y)))
+
+    def _there(self, points: np.ndarray) -> np.ndarray:
+        """Displacements of points of the flow from moving space."""
+        tables = self.tables
+        return _corrected(tables, points) if tables.corrected else _carried(tables.kernel, tables.forward, points)
+
+    def _back(self, points: np.ndarray) -> np.ndarray:
+        """Displacements of points of the flow from fixed space."""
+        tables = self.tables
+        return _corrected_back(tables, points) if tables.corrected else _carried(tables.kernel, tables.backward, points)
 
     def _check(self, points: ArrayLike) -> np.ndarray:
         with jax.enable_x64(True):
@@ -165,17 +191,20 @@ class Evaluation:
             check_arrival(self.posterior, fixed, self.move(moving))
         return moving
 
-    def _in_chunks(self, function: Callable[[Tables, Array], Any], points: np.ndarray) -> Any:
+    def _in_chunks(self, function: Callable[[np.ndarray], Any], points: np.ndarray) -> Any:
         """Apply a function to points of the flow, the points last, some at a time; points first in what it gives."""
-        few = len(points) <= FEW or len(self.tables.forward.end) * MANY > 4 * PAIRS
-        size, pieces = FEW if few else MANY, []
-        with jax.enable_x64(self.precision == "float64"):
-            for start in range(0, max(len(points), 1), size):
-                chunk = points[start : start + size]
-                padded = np.zeros((points.shape[1], size), self.precision)
-                padded[:, : len(chunk)] = chunk.T
-                pieces.append(_points_first(to_numpy(function(self.tables, padded)), len(chunk)))
-        return jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
+        size = CHUNK[self.precision]
+
+        def apply(start: int) -> Any:
+            chunk = points[start : start + size]
+            padded = np.zeros((points.shape[1], size), self.precision)
+            padded[:, : len(chunk)] = chunk.T
+            with jax.enable_x64(self.precision == "float64"):
+                return _points_first(function(padded), len(chunk))
+
+        starts = range(0, max(len(points), 1), size)
+        first, *others = apply(starts[0]), *in_order(apply, starts[1:])
+        return jax.tree.map(lambda *parts: np.concatenate(parts), first, *others)
 
 
 def _points_first(tree: Any, count: int) -> Any:
@@ -193,23 +222,24 @@ def prepare(posterior: Posterior, precision: str = "float64") -> Evaluation:
     precision = "float64" if posterior.corrected else precision
     with jax.enable_x64(True):
         centre, tables = _prepared(posterior)
-    return Evaluation(posterior, precision, centre, jax.tree.map(lambda leaf: np.asarray(leaf, precision), tables))
+        tables = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, precision)), tables)
+    return Evaluation(posterior, precision, centre, tables)
 
 
-@compiled
+@compiled(rarely=True)
 def _prepared(posterior: Posterior) -> tuple[Float[Array, " d"], Tables]:
     """The centre, and the tables in double precision."""
     linear, there, weights = posterior.linear, posterior.trajectory, posterior.weights
-    back = shooting.backwards(posterior.kernel, there)
     centre = jnp.mean(there.positions, axis=(0, 1))
     psi = transport.propagators(transport.landmark_path(there))
-    pathwise = posterior.model == "pathwise"
-    whitener = _instant_whiteners(posterior, psi) if pathwise else linear.whitener()
-    forward = _route(posterior, there, centre, psi, weights, whitener)
-    backward = _route(posterior, back, centre, psi[::-1], weights[::-1], whitener[::-1] if pathwise else whitener)
+    ways = (there, psi, weights), (shooting.backwards(there), psi[::-1], weights[::-1])
+    both = jax.tree.map(lambda *parts: jnp.stack(parts), *ways)
+    routes = jax.lax.map(lambda way: _route(posterior.kernel, posterior.correction, centre, *way), both)
+    forward, backward = (jax.tree.map(operator.itemgetter(k), routes) for k in (0, 1))
+    whitener = _instant_whiteners(posterior, psi) if posterior.model == "pathwise" else linear.whitener()
     root = numerics.solve_lower(linear.trend_factor, jnp.eye(len(linear.trend_factor)))
     return centre, Tables(
-        posterior.model, posterior.corrected, posterior.kernel, forward, backward, root @ linear.loading.T,
+        posterior.model, posterior.corrected, posterior.kernel, forward, backward, whitener, root @ linear.loading.T,
         _trend_map(posterior.trend, root, centre), _trend_map(posterior.trend, posterior.shift, centre),
         1e-9 * jnp.asarray(posterior.trend.scale),
     )  # fmt: skip
@@ -223,23 +253,21 @@ def _trend_map(trend: Trend, combine: Float[Array, "*k b"], centre: Float[Array,
 
 
 def _route(
-    posterior: Posterior,
-    trajectory: shooting.Trajectory,
+    kernel: AbstractKernel,
+    correction: Float[Array, "n d"],
     centre: Float[Array, " d"],
+    trajectory: shooting.Trajectory,
     psi: Float[Array, "t n d d"],
     weights: Float[Array, " t"],
-    whitener: Float[Array, "*i k c"],
 ) -> Route:
-    q, p = shooting.stages(posterior.kernel, trajectory)
+    q, p = shooting.stages(kernel, trajectory)
     q, steps = q - centre, jnp.diff(trajectory.times)
     pq = (p[..., :, None] * q[..., None, :]).reshape(*p.shape[:-1], p.shape[-1] ** 2)
     loads = steps[:, None, None, None] * jnp.concatenate([p, pq], axis=-1).swapaxes(-1, -2)
     carriers = (weights[:, None, None, None] * psi).transpose(1, 2, 0, 3)
-    pull = jnp.einsum("t,tiab,ia->tbi", weights, psi, posterior.correction)
+    pull = jnp.einsum("t,tiab,ia->tbi", weights, psi, correction)
     n, d = trajectory.positions.shape[1:]
-    return Route(
-        q, loads, trajectory.positions[-1] - centre, weights, carriers.reshape(n, d, -1), pull, whitener
-    )  # fmt: skip
+    return Route(q, loads, trajectory.positions[-1] - centre, weights, carriers.reshape(n, d, -1), pull)
 
 
 def _instant_whiteners(posterior: Posterior, psi: Float[Array, "t n d d"]) -> Float[Array, "t rows n"]:
@@ -334,22 +362,26 @@ def _journey(kernel: AbstractKernel, route: Route, start: Points) -> Journey:
     return Journey(end, jacobian, jnp.concatenate([values, last[None]]), back)
 
 
-def _spread(tables: Tables, route: Route, way: Journey, basis: Float[Array, "b d m"]) -> Matrices:
-    """Λ_post where the route starts, a block of points after the other."""
+def _spread(
+    tables: Tables, route: Route, whitener: Float[Array, "*i k c"], way: Journey, basis: Float[Array, "b d m"]
+) -> Matrices:
+    """Λ_post where the route starts, a block of points after the other; the whitener in the order of the route."""
     block = _block_size(way.values.shape[1], way.end.shape[1])
     apart = lambda a: jnp.moveaxis(a.reshape(*a.shape[:-1], a.shape[-1] // block, block), -2, 0)
-    parts = jax.lax.map(lambda part: _told(tables, route, *part), jax.tree.map(apart, (way.values, way.back, basis)))
+    blocks = jax.tree.map(apart, (way.values, way.back, basis))
+    parts = jax.lax.map(lambda part: _told(tables, route, whitener, *part), blocks)
     return jnp.moveaxis(parts, 0, -2).reshape(way.jacobian.shape)
 
 
-def _told(tables: Tables, route: Route, values: Array, back: Array, basis: Array) -> Matrices:
+def _told(tables: Tables, route: Route, whitener: Array, values: Array, back: Array, basis: Array) -> Matrices:
     """Prior − what the landmarks explain + the uncertain alignment's part, for a block of points."""
-    squares = (w * _product(b, b.swapaxes(0, 1)) for w, b in zip(route.weights, back, strict=True))
+    roots = jnp.sqrt(route.weights)[:, None, None, None] * back.swapaxes(1, 2)
     gathered = _gathered(route, values, back)  # of `pathwise` without an alignment it is not used, and not computed
-    known = tables.kernel.variance * sum(squares) + _square(basis - _rows(tables.loading, gathered))
+    prior = tables.kernel.variance * _square(roots.reshape(-1, *roots.shape[2:]))
+    known = prior + _square(basis - _rows(tables.loading, gathered))
     if tables.model == "pathwise":
-        return known - _explained_pathwise(route.whitener, route.weights, values, back)
-    return known - _square(_rows(route.whitener, gathered))
+        return known - _explained_pathwise(whitener, route.weights, values, back)
+    return known - _square(_rows(whitener, gathered))
 
 
 def _gathered(route: Route, values: Float[Array, "t n m"], back: Float[Array, "t d d m"]) -> Float[Array, "n d d m"]:
@@ -388,60 +420,61 @@ def _correction(tables: Tables, start: Points, way: Journey) -> Points:
     return _applied(way.jacobian, sum(pulls, start=_affine(tables.drift, start)))
 
 
-@jax.jit
-def _move(tables: Tables, start: Points) -> Points:
-    """The displacement of points of moving space."""
-    if not tables.corrected:
-        return _travelled(tables.kernel, tables.forward, start) - start
+@compiled(options=OTHER_LOOPS)
+def _carried(kernel: AbstractKernel, route: Route, start: Points) -> Points:
+    """The displacement of points by the flow alone, there or back."""
+    return _travelled(kernel, route, start) - start
+
+
+@compiled
+def _corrected(tables: Tables, start: Points) -> Points:
+    """The displacement of points of moving space by more than the flow."""
     way = _journey(tables.kernel, tables.forward, start)
     return way.end - start + _correction(tables, start, way)
 
 
-@jax.jit
-def _predict(tables: Tables, start: Points) -> tuple[Points, Matrices]:
-    """Displacement and covariance of points of moving space."""
+@compiled
+def _predict(tables: Tables, start: Points) -> tuple[Points, Matrices, Matrices]:
+    """Displacement, Jacobian and covariance of points of moving space."""
     way = _journey(tables.kernel, tables.forward, start)
-    moved = way.end - start
+    moved, jacobian = way.end - start, way.jacobian
     if tables.corrected:
-        moved = moved + _correction(tables, start, way)
-    return moved, _turned(way.jacobian, _spread(tables, tables.forward, way, _affine(tables.sway, start)))
+        moved, jacobian = moved + _correction(tables, start, way), _slope(tables, start)
+    known = _spread(tables, tables.forward, tables.whitener, way, _affine(tables.sway, start))
+    return moved, jacobian, _turned(way.jacobian, known)
 
 
-@jax.jit
-def _move_back(tables: Tables, end: Points) -> Points:
-    """The displacement that takes points of fixed space to where they come from, in the flow's moving space."""
-    start = _travelled(tables.kernel, tables.backward, end)
-    return (_searched(tables, start, end) if tables.corrected else start) - end
-
-
-@jax.jit
+@compiled
 def _preimage(tables: Tables, end: Points) -> tuple[Points, Matrices, Matrices]:
-    """The same displacement, the Jacobian at its end, and the covariance."""
+    """The displacement that takes points of fixed space to where they come from, the Jacobian there, the covariance."""
     if tables.corrected:
-        start = _searched(tables, _travelled(tables.kernel, tables.backward, end), end)
-        _, cov = _predict(tables, start)
-        return start - end, _slope(tables, start), cov
+        back = _corrected_back(tables, end)
+        _, jacobian, cov = _predict(tables, end + back)
+        return back, jacobian, cov
     way = _journey(tables.kernel, tables.backward, end)
     jacobian = way.back[-1]
     basis = jax.vmap(lambda h: _applied(jacobian, h))(_affine(tables.sway, way.end))
-    return way.end - end, jacobian, _spread(tables, tables.backward, way, basis)
+    whitener = tables.whitener[::-1] if tables.model == "pathwise" else tables.whitener
+    return way.end - end, jacobian, _spread(tables, tables.backward, whitener, way, basis)
 
 
 def _slope(tables: Tables, start: Points) -> Matrices:
-    """The Jacobian of the whole mean map, by forward differentiation along each axis."""
+    """The Jacobian of the whole corrected map, by forward differentiation along each axis."""
     d = len(start)
     along = jnp.broadcast_to(jnp.eye(d, dtype=start.dtype)[..., None], (d, *start.shape))
-    arrive = lambda x: x + _move(tables, x)
+    arrive = lambda x: x + _corrected(tables, x)
     return jax.vmap(lambda tangent: jax.jvp(arrive, (start,), (tangent,))[1], out_axes=1)(along)
 
 
-def _searched(tables: Tables, start: Points, end: Points) -> Points:
-    """Newton's method for the points that arrive at `end`, from a first guess, until none moves any more."""
+@compiled
+def _corrected_back(tables: Tables, end: Points) -> Points:
+    """The displacement to points that arrive at `end`: Newton's method from the flow's, until none moves any more."""
 
     def search(state: tuple[Points, Any, Any]) -> tuple[Points, Any, Any]:
         x, _, count = state
-        step = _applied(_inverse(_slope(tables, x)), x + _move(tables, x) - end)
+        step = _applied(_inverse(_slope(tables, x)), x + _corrected(tables, x) - end)
         return x - step, jnp.max(jnp.where(jnp.isfinite(step), jnp.abs(step), 0.0)), count + 1
 
     goes_on = lambda state: (state[1] > tables.still) & (state[2] < NEWTON_STEPS)
-    return jax.lax.while_loop(goes_on, search, (start, jnp.asarray(jnp.inf, start.dtype), 0))[0]
+    start = _travelled(tables.kernel, tables.backward, end)
+    return jax.lax.while_loop(goes_on, search, (start, jnp.asarray(jnp.inf, end.dtype), 0))[0] - end

@@ -172,12 +172,26 @@ def load_result(result: Path) -> Any:
     from kunita.io.registration_files import load
 
     record = find_record(result)
-    keep_compiled()
+    keep_programs()
     return load(record)
 
 
+def keep_programs() -> None:
+    """Keep a registration's programs in the user's own cache, so that the next one starts at once.
+
+    Where JAX was told to keep what it compiles, that is left to it.
+    """
+    import jax
+    import platformdirs
+
+    from kunita import programs
+
+    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
+        programs.keep(platformdirs.user_cache_path("kunita") / "programs")
+
+
 def keep_compiled() -> None:
-    """Keep compiled programs in the user's own cache, or where JAX was told to: the next run starts at once."""
+    """Let JAX keep all that it compiles in the user's own cache: for commands that run for long, in many programs."""
     import jax
     import platformdirs
 

@@ -25,7 +25,7 @@ from kunita.cohort.study_tables import (
     method_row,
 )
 from kunita.console import Console
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.errors import ArgumentError, ExitStatus
 from kunita.experiments.experiment import Experiment, Plate, Table, Tell
 from kunita.experiments.files import write_experiment

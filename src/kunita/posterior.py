@@ -19,7 +19,8 @@ from kunita.inference.path_space import AbstractPathSpace
 from kunita.inference.solve import Fit
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, ArrayLike, as_count, as_points, compiled, door, to_numpy
+from kunita.precision import Array, ArrayLike, as_count, as_points, door, to_numpy
+from kunita.programs import compiled
 
 MODELS = ("endpoint", "pathwise", "small")
 
@@ -183,7 +184,7 @@ def check_arrival(posterior: Posterior, wanted: Float[Array, "m d"], found: Floa
         )
 
 
-dual_change = compiled(AbstractPathSpace.dual_change)
+dual_change = compiled(AbstractPathSpace.dual_change, rarely=True)
 
 
 def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str) -> Posterior:
@@ -310,12 +311,12 @@ def _arrival(posterior: Posterior, x: Path) -> Float[Array, "m d"]:
     return arrived + turned + moved.reshape(arrived.shape)
 
 
-@jax.jit
+@compiled
 def _mean(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
     return _arrival(posterior, _path(posterior, points))
 
 
-@jax.jit
+@compiled
 def _predict(posterior: Posterior, points: Float[Array, "m d"]) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
     """Mean and covariance of each point."""
     path = _path(posterior, points)
@@ -327,7 +328,7 @@ def _variance(posterior: Posterior, path: Path) -> Float[Array, "m d d"]:
     return conditioned_variance(posterior, path) + jnp.einsum("mka,mkb->mab", swing, swing)
 
 
-@jax.jit
+@compiled
 def _preimage(
     posterior: Posterior, points: Float[Array, "m d"]
 ) -> tuple[Float[Array, "m d"], Float[Array, "m d d"], Float[Array, "m d d"]]:
@@ -338,24 +339,24 @@ def _preimage(
     return x, jacobians, _variance(posterior, path)
 
 
-@jax.jit
+@compiled
 def _covariance(posterior: Posterior, x: Float[Array, "m d"], y: Float[Array, "k d"]) -> Float[Array, "m d k d"]:
     path_x, path_y = _path(posterior, x), _path(posterior, y)
     swing_x, swing_y = _swing(posterior, path_x), _swing(posterior, path_y)
     return conditioned(posterior, path_x, path_y) + jnp.einsum("mka,nkb->manb", swing_x, swing_y)
 
 
-@jax.jit
+@compiled
 def _jacobian(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d d"]:
     if posterior.corrected:
         return jax.vmap(jax.jacfwd(lambda z: _mean(posterior, z[None])[0]))(points)
     return _path(posterior, points).jacobians[-1] @ posterior.alignment.matrix
 
 
-@jax.jit
+@compiled
 def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
     """Carry the points back along the flow and undo the alignment; Newton's method for what a correction adds."""
-    backwards = shooting.backwards(posterior.kernel, posterior.trajectory)
+    backwards = shooting.backwards(posterior.trajectory)
     start = transport.carry(posterior.kernel, backwards, points - posterior.origin).positions[-1]
     start = posterior.alignment.inverse(start)
 
@@ -366,7 +367,7 @@ def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "
     return jax.lax.scan(newton, start, None, length=30)[0] if posterior.corrected else start
 
 
-@compiled
+@compiled(rarely=True)
 def _leave_one_out(posterior: Posterior) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"], LeaveOneOut]:
     """The diagonal blocks of P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and of S⁻¹, and what follows from them."""
     (n, d), linear = posterior.targets.shape, posterior.linear

@@ -38,17 +38,6 @@ def namespace(*arrays: Any) -> Any:
     return np if all(isinstance(array, np.ndarray) for array in arrays) else jnp
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function and hand its result back as NumPy: what the host then does with it compiles nothing more."""
-    jitted = jax.jit(function)
-
-    @functools.wraps(function)
-    def on_host(*args: P.args, **kwargs: P.kwargs) -> R:
-        return to_numpy(jitted(*args, **kwargs))
-
-    return on_host
-
-
 @functools.cache
 def _blas() -> ThreadpoolController:
     return ThreadpoolController()

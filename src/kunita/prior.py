@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks
 from kunita.errors import LandmarkError
 from kunita.inference.choice import Chosen

@@ -14,6 +14,7 @@ from scipy.spatial import cKDTree
 from kunita import scores
 from kunita.data.landmarks import Landmarks, Pairs, check_covariances, match
 from kunita.errors import ArgumentError, KunitaWarning, LandmarkError, Outcome
+from kunita.evaluation import Evaluation, prepare
 from kunita.flow import shooting
 from kunita.inference import solve, trend
 from kunita.inference.choice import Choice, Chosen, Dials, Held, choose, search_for
@@ -104,6 +105,11 @@ class Registration:
         miss = self.fixed.points[self.used] - found.mean
         squared = np.einsum("ia,ia->i", miss, np.linalg.solve(covariance, miss[..., None])[..., 0])
         return LeaveOneOut(found.mean, covariance, found.error, squared)
+
+    @functools.cached_property
+    def evaluation(self) -> Evaluation:
+        """The posterior prepared for very many points, in double precision."""
+        return prepare(self.posterior)
 
     def summary(self) -> str:
         """What was done and how well it went, for people."""
@@ -539,7 +545,7 @@ def _loo_lines(reg: Registration) -> Iterator[str]:
 
 
 def _distances(reg: Registration) -> tuple[float, float]:
-    predicted = reg.posterior.predict(reg.moving.points).mean
+    predicted = reg.evaluation.predict(reg.moving.points).mean
     before = np.linalg.norm(reg.fixed.points - reg.moving.points, axis=1)
     after = np.linalg.norm(reg.fixed.points - predicted, axis=1)
     return float(before[reg.used].mean()), float(after[reg.used].mean())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kunita.console import Console
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.errors import ArgumentError, ExitStatus, FileError
 from kunita.experiments.experiment import Experiment, Tell
 from kunita.experiments.files import summary, write_experiment, written_before

@@ -1,7 +1,7 @@
 """Everything that `kunita register` writes, from a registration and the files that it was asked for."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,10 @@ from kunita.outputs.dense import Progress, slabs
 from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows, landmark_rows, summary
 from kunita.outputs.targets import describe_targets, extrapolation_remarks, remoteness
-from kunita.outputs.transforms import forward_transform, inverse_transform
+from kunita.outputs.transforms import CompositeTransform, forward_transform, inverse_transform
+from kunita.precision import on_one_blas_thread
 from kunita.registration import Registration
+from kunita.threads import in_order
 
 SCALARS = ("fc", "std", "radius", "jacobian")
 SCRIPT = "load_in_slicer.py"
@@ -105,6 +107,7 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
     return (*names, *(SHARED if request.bids else ()))
 
 
+@on_one_blas_thread
 def write_results(
     reg: Registration, request: Request, images: Images, folder: Path, place: Path, remarks: tuple[str, ...], tell: Tell
 ) -> Any:
@@ -133,21 +136,25 @@ def _write_points(reg: Registration, rows: LandmarkRows, folder: Path) -> None:
 
 
 def _write_transforms(reg: Registration, request: Request, images: Images, folder: Path, tell: Tell) -> tuple[str, ...]:
-    """Both directions; remarks on those whose field could not be made exact enough."""
-    transforms = {"inverse_xfm": inverse_transform(reg, _grid(images.moving), tell("transform of fixed images"))}
-    remarks: tuple[str, ...] = ()
-    try:
-        transforms["forward_xfm"] = forward_transform(reg, _grid(images.fixed), tell("transform of moving images"))
-    except InverseError as error:
-        remarks = (f"no forward_xfm: {error}",)
-    for name, transform in transforms.items():
+    """Both directions, one written while the other is computed; remarks on what could not be made exact enough."""
+
+    def made() -> Iterator[tuple[str, CompositeTransform | InverseError]]:
+        yield "inverse_xfm", inverse_transform(reg, _grid(images.moving), tell("transform of fixed images"))
+        try:
+            yield "forward_xfm", forward_transform(reg, _grid(images.fixed), tell("transform of moving images"))
+        except InverseError as error:
+            yield "forward_xfm", error
+
+    def write(one: tuple[str, CompositeTransform | InverseError]) -> str | None:
+        name, transform = one
+        if isinstance(transform, InverseError):
+            return f"no {name}: {transform}"
         for suffix in request.transform_suffixes:
             write_transform(folder / f"{name}{suffix}", transform)
-    return remarks + tuple(
-        f"{name}: interpolating its field errs by up to {transform.error_mm:.2g} mm; for points use `kunita predict`"
-        for name, transform in transforms.items()
-        if not transform.good
-    )
+        error = f"{transform.error_mm:.2g} mm; for points use `kunita predict`"
+        return None if transform.good else f"{name}: interpolating its field errs by up to {error}"
+
+    return tuple(remark for remark in in_order(write, made()) if remark)
 
 
 def _write_maps(

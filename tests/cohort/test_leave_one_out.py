@@ -18,7 +18,7 @@ from kunita.cohort.leave_one_out import (
     register_rows,
     with_noise,
 )
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks
 from problems import gp_displaced
 

@@ -7,7 +7,7 @@ import pytest
 
 import kunita
 from kunita.cohort.prior import Lesson, learn_prior, learn_without_each
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.errors import ArgumentError, FileError, LandmarkError
 from kunita.io.prior_files import read_prior, write_prior
 

@@ -20,7 +20,8 @@ from kunita.cohort.study_tables import (
     landmark_rows,
     method_row,
 )
-from kunita.data.cohort import Case, generated_cohort
+from kunita.data.case import Case
+from kunita.data.cohort import generated_cohort
 from kunita.data.landmarks import Landmarks
 from kunita.errors import LandmarkError
 from kunita.prior import Prior

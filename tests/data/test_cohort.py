@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from kunita.data.cohort import COUNTS, LEAST_LANDMARKS, Case, generated_cohort
+from kunita.data.case import LEAST_LANDMARKS, Case
+from kunita.data.cohort import COUNTS, generated_cohort
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, LandmarkError
 

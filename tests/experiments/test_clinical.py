@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kunita.cohort.leave_one_out import Parameters, closed_form, known_noise
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.data.image import Image
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError

@@ -109,8 +109,10 @@ def test_the_accuracy_that_is_reported_is_true_at_other_voxels(d):
 
 def test_single_precision_is_used_where_it_is_good_enough_and_only_there(monkeypatch):
     reg, grid = problems.registered(2), problems.grid_around(np.eye(2))
+    assert maps.maps(reg, grid).accuracy.precision == "float64"  # a few nodes: not worth another program
+    monkeypatch.setattr(maps, "WORTH_SINGLE", 0)
     assert maps.maps(reg, grid).accuracy.precision == "float32"
-    monkeypatch.setattr("kunita.outputs.dense.FASTER_SHARE", 1e-5)
+    monkeypatch.setattr("kunita.outputs.dense.SINGLE_SHARE", 1e-5)
     precise = maps.maps(reg, grid)
     assert precise.accuracy.precision == "float64"
     assert precise.field.values.dtype == np.float64

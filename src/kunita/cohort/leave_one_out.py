@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kunita.cohort.lanes import Common, Influence, Lane, Refitted, bucket, num_points, refit_lanes
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks
 from kunita.errors import KunitaWarning, LandmarkError
 from kunita.flow.shooting import MAX_DRIFT, enough_steps

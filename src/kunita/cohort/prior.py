@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from kunita.cohort.leave_one_out import LEAST_OTHERS, Rows
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.errors import ArgumentError, LandmarkError
 from kunita.inference.choice import Choice, Dials, Held, Search, choose, choose_without_each, search_for
 from kunita.inference.sample import Sample, aligned_sample

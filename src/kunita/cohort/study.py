@@ -19,7 +19,7 @@ from kunita.cohort.leave_one_out import (
     refits_without,
     register_rows,
 )
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks
 from kunita.kernels import Gaussian
 from kunita.prior import Prior

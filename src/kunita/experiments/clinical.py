@@ -27,7 +27,8 @@ from kunita.cohort.leave_one_out import (
     register_rows,
     with_noise,
 )
-from kunita.data.cohort import Case, generated_cohort
+from kunita.data.case import Case
+from kunita.data.cohort import generated_cohort
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError
 from kunita.experiments.clinical_findings import findings, panels_say

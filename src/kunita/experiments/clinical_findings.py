@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from kunita.cohort.leave_one_out import LEAST_OTHERS
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.experiments.clinical_tables import CaseRow, PanelRow, PaperRow, PriorRow, best_row
 
 PAPER_BEST_MM = 50.0

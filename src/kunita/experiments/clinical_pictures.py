@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kunita import scores
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.experiments.clinical_tables import Outcome, PanelRow, Prior, PriorRow, best_row, column
 from kunita.experiments.experiment import Plate, Progress
 from kunita.figures import clinical as figures

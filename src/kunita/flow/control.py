@@ -14,12 +14,13 @@ from kunita import numerics
 from kunita.flow.shooting import Phase, Trajectory, followed
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, Scalar
+from kunita.programs import compiled
 
 Controls = Int[Array, " r"]
 """Rows of the landmarks that carry momentum."""
 
 
-gram_jit = jax.jit(AbstractKernel.gram)
+gram_jit = compiled(AbstractKernel.gram, rarely=True)
 
 
 def choose_controls(
@@ -127,7 +128,7 @@ def _middles(
     return q[:, controls], jax.lax.map(lambda phase: guided_field(kernel, controls, phase)[2], (q, p))
 
 
-@jax.jit
+@compiled
 def displacement_by_truncation(
     kernel: AbstractKernel, weights: Float[Array, " t"], landmarks: Trajectory, carriers: Trajectory
 ) -> Float[Array, "n d"]:

@@ -212,18 +212,19 @@ def standstill(positions: Float[Array, "n d"]) -> Trajectory:
 def reverse(kernel: Any, trajectory: Any) -> Trajectory:
     """The same geodesic walked backwards: from q(1) with momenta −p(1). Its flow is the inverse flow."""
     check_trajectory(kernel, trajectory)
-    return backwards(kernel, trajectory)
-
-
-def backwards(kernel: AbstractKernel, trajectory: Trajectory) -> Trajectory:
-    """`reverse`, inside the core; the Jacobians of a trajectory with middles are left out."""
     if trajectory.middles is not None:
-        q, p = trajectory.middles
-        return Trajectory(
-            1 - trajectory.times[::-1], trajectory.positions[::-1], -trajectory.momenta[::-1],
-            jnp.full_like(trajectory.jacobians, jnp.nan), trajectory.energies[::-1], (q[::-1], -p[::-1]),
-        )  # fmt: skip
+        return backwards(trajectory)
     return geodesic_jit(kernel, trajectory.positions[-1], -trajectory.momenta[-1], 1 - trajectory.times[::-1])
+
+
+def backwards(trajectory: Trajectory) -> Trajectory:
+    """`reverse` for those who are carried along: the anchors are where they were on the way there, node by node."""
+    middles = trajectory.middles and (trajectory.middles[0][::-1], -trajectory.middles[1][::-1])
+    jacobians = trajectory.jacobians[::-1] @ numerics.inverse_small(trajectory.jacobians[-1])
+    return Trajectory(
+        1 - trajectory.times[::-1], trajectory.positions[::-1], -trajectory.momenta[::-1], jacobians,
+        trajectory.energies[::-1], middles,
+    )  # fmt: skip
 
 
 def check_trajectory(kernel: object, trajectory: object) -> None:

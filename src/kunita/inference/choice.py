@@ -24,6 +24,7 @@ from kunita.inference.sample import Sample
 from kunita.inference.solve import Fit
 from kunita.kernels import AbstractKernel, AbstractProfile, Sum
 from kunita.precision import Array, Scalar, namespace
+from kunita.programs import compiled
 
 ENOUGH = 0.02
 """A gain in the log evidence that is not worth another round: a fifth of a parameter's standard deviation."""
@@ -271,7 +272,7 @@ def _searched(samples: Sequence[Sample], dials: Dials, search: Search, model: st
 # --------------------------------------------------------------------------------- the small-deformation model, leading
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static=1, rarely=True)
 def _small(
     dials: Dials, given: AbstractKernel | None, theta: Float[Array, " p"], sample: Sample
 ) -> tuple[Scalar, Float[Array, " p"]]:
@@ -424,7 +425,7 @@ def flow_evidence(sample: Sample, dials: Dials, theta: np.ndarray, near: Fit | N
     return value, fit
 
 
-repetition = jax.jit(Sample.repetition)
+repetition = compiled(Sample.repetition, rarely=True)
 
 
 def changed_momenta(fit: Fit, kernel: AbstractKernel, noise: np.ndarray) -> np.ndarray:

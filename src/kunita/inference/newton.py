@@ -22,7 +22,7 @@ from kunita.inference.problem import (
     no_step,
     settle,
 )
-from kunita.precision import compiled
+from kunita.programs import compiled
 
 
 def errors_after(problem: Problem, state: State, step: Step) -> Errors:

@@ -14,6 +14,7 @@ from kunita.inference.problem import Errors, Step
 from kunita.inference.trend import Trend
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, Scalar
+from kunita.programs import compiled
 
 
 class AbstractPathSpace(eqx.Module):
@@ -219,8 +220,8 @@ def _rows(cross: Float[Array, "nd c"], controls: Controls, d: int) -> Float[Arra
     return numerics.symmetric(cross.reshape(-1, d, cross.shape[1])[controls].reshape(-1, cross.shape[1]))
 
 
-path_space_jit = jax.jit(path_space)
-low_rank_path_space_jit = jax.jit(low_rank_path_space)
+path_space_jit = compiled(path_space, rarely=True)
+low_rank_path_space_jit = compiled(low_rank_path_space)
 
 
 def linearise(

@@ -16,7 +16,8 @@ from kunita.flow.control import Controls, guided_geodesic
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
 from kunita.observations import mahalanobis
-from kunita.precision import Array, Scalar, compiled
+from kunita.precision import Array, Scalar
+from kunita.programs import compiled
 
 DENSE = 420
 """Largest number of unknowns for which Jacobians and Hessians are formed."""

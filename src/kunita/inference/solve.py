@@ -35,7 +35,8 @@ from kunita.inference.trend import Alignment, Trend
 from kunita.inference.trust_region import trust_region
 from kunita.kernels import AbstractKernel
 from kunita.observations import LandmarkObservations
-from kunita.precision import Array, Scalar, compiled
+from kunita.precision import Array, Scalar
+from kunita.programs import compiled
 
 TOLERANCE = 1e-6
 """Converged when no landmark's gap exceeds this fraction of the typical noise, nor this many mm (in proportion, along

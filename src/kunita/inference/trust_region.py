@@ -4,7 +4,6 @@ The robust methods, for large deformations. Matrices are formed when they are sm
 otherwise.
 """
 
-import functools
 from collections.abc import Iterator
 
 import equinox as eqx
@@ -18,6 +17,7 @@ from kunita.flow import shooting
 from kunita.inference import objective
 from kunita.inference.problem import Problem, State, Step, advance, departure, settle
 from kunita.precision import Array, Scalar
+from kunita.programs import compiled
 
 PATIENCE = 0.01
 """A method that gains less than this share of the energy in ten steps leaves the field to the next one."""
@@ -77,7 +77,7 @@ def hessian_product(
     return prior + jax.vjp(arrival, origin)[1](weighted)[0]
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def quadratic_model(
     exact: bool, problem: Problem, state: State
 ) -> tuple[Chart, Float[Array, " c"], Float[Array, "c c"]]:
@@ -108,7 +108,7 @@ def bounded_minimum(gradient: np.ndarray, hessian: np.ndarray, radius: float) ->
     return vectors @ w, float(-(g @ w + 0.5 * w @ (eigenvalues * w)))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static=1)
 def bounded_minimum_by_products(
     exact: bool, problem: Problem, state: State, radius: Scalar
 ) -> tuple[Step, Scalar, Scalar]:

@@ -12,7 +12,7 @@ import os
 import warnings
 from pathlib import Path
 
-from kunita.data.cohort import Case
+from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks, Pairs, match
 from kunita.data.raters import doubts, far_marks, pool_raters
 from kunita.errors import FileError, ImageError, KunitaWarning, LandmarkError

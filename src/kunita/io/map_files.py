@@ -15,9 +15,10 @@ from kunita.errors import FileError
 from kunita.io.frames import Frame, flip_covariances
 from kunita.io.image_files.files import slab_writer, write_image
 from kunita.io.image_files.nifti_slabs import Intent
-from kunita.outputs.dense import Lattice, Progress, in_order, slabs
+from kunita.outputs.dense import Lattice, Progress, slabs
 from kunita.outputs.maps import Maps, packed
 from kunita.outputs.warp import warped_slabs
+from kunita.threads import in_order
 
 Write = Callable[[np.ndarray], None]
 

@@ -21,7 +21,7 @@ def carry_points(reg: Registration, points: np.ndarray, *, inverse: bool = False
         raise LandmarkError(
             f"points: expected {reg.fixed.dimension}-D, as the landmarks are, found {points.shape[1]}-D"
         )
-    return reg.posterior.inverse(points) if inverse else reg.posterior.predict(points)
+    return reg.evaluation.inverse(points) if inverse else reg.evaluation.predict(points)
 
 
 def carry_landmarks(reg: Registration, landmarks: Landmarks, *, inverse: bool = False) -> Landmarks:
@@ -30,7 +30,7 @@ def carry_landmarks(reg: Registration, landmarks: Landmarks, *, inverse: bool = 
     covariances = np.asarray(arrived.covariance)
     if landmarks.covariances is not None:
         at = np.asarray(arrived.mean) if inverse else landmarks.points
-        jacobians = np.asarray(reg.posterior.jacobian(at))
+        jacobians = np.asarray(reg.evaluation.jacobian(at))
         jacobians = np.linalg.inv(jacobians) if inverse else jacobians
         covariances = covariances + jacobians @ landmarks.covariances @ jacobians.swapaxes(1, 2)
     return Landmarks(np.asarray(arrived.mean), landmarks.names, covariances, landmarks.undefined)

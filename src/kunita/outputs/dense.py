@@ -3,17 +3,13 @@
 The displacement and its covariance vary over a length scale, an image over a voxel. So the expensive function is
 evaluated at nodes along the grid's own axes and carried to the voxels by tensor-product splines: one small matrix per
 axis and a few products per slab. The error is *measured*, at random places and around the landmarks, where it is
-largest, and the nodes are refined until it is small enough. What is measured against is always the function's plain
-form; the nodes may come from a faster one, where that shows to be as good.
+largest, and the nodes are refined until it is small enough. What is measured against is always the function in double
+precision; at very many nodes it may be evaluated in single precision, where that shows to be as good.
 """
 
-import collections
-import concurrent.futures
 import dataclasses
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from scipy.interpolate import make_interp_spline
@@ -27,10 +23,11 @@ NUM_CHECKS = 256
 SAFETY = 0.5
 """The checks see some places only: what they see must stay below this fraction of the tolerance."""
 
-FASTER_SHARE = 0.2
-"""Of the tolerance, what a faster form of the function may err by."""
+SINGLE_SHARE = 0.2
+"""Of the tolerance, what the function in single precision may err by."""
 
-PLAIN = "float64"
+VERY_MANY = 50_000
+"""Nodes from which on single precision is worth a program of its own, unless the caller knows better."""
 
 Lattice = tuple[np.ndarray, ...]
 """Voxel coordinates along each axis, which span a lattice of points: a slab, a plane, a coarser grid."""
@@ -40,9 +37,6 @@ Progress = Callable[[float], None]
 
 Function = Callable[[np.ndarray, Progress], np.ndarray]
 """(m, d) world points and a progress → (m, c) values."""
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +61,7 @@ class SmoothField:
     good: bool
     checks: np.ndarray
     exact: np.ndarray
-    precision: str = PLAIN
+    precision: str = "float64"
 
     def on(self, lattice: Lattice, components: slice = slice(None)) -> np.ndarray:
         """Values on a lattice, (n₁, …, n_d, c), each component in one piece of memory."""
@@ -118,12 +112,13 @@ def smooth_field(
     *,
     between_voxels: bool = False,
     derived: Callable[[np.ndarray], np.ndarray] = lambda values: values,
-    faster: Mapping[str, Function] | None = None,
+    faster: Function | None = None,
+    many: int = VERY_MANY,
 ) -> SmoothField:
     """Sample a function at nodes that are refined until interpolation is within the tolerances.
 
     Args:
-        function: what is interpolated, in its plain form.
+        function: what is interpolated, in double precision.
         tolerances: (m, c') exact values, of what is derived → (m, c') errors that are allowed there.
         grid: the voxels that the field is for.
         spacing_mm: distance of the first nodes.
@@ -131,7 +126,8 @@ def smooth_field(
         progress: told the fraction done; it starts again with each refinement.
         between_voxels: whether the field is wanted there too, not only at the voxels.
         derived: (m, c) values → (m, c') what must be exact enough; by default the values themselves.
-        faster: other forms of the function by their precision; the first that is good enough is used at the nodes.
+        faster: the same in single precision; used at very many nodes if it is good enough.
+        many: from how many nodes on that is.
     """
     least = finest_spacing(grid, MOST_NODES)
     spacing = max(spacing_mm, least)
@@ -139,15 +135,13 @@ def smooth_field(
     exact = function(grid.world(checks), lambda fraction: None)
     allowed = tolerances(derived(exact))
     misses = lambda found: np.abs(derived(found) - derived(exact))
-    precision, form = PLAIN, function
-    for name, other in (faster or {}).items():
-        if np.all(misses(other(grid.world(checks), lambda fraction: None)) <= FASTER_SHARE * allowed):
-            precision, form = name, other
-            break
     while True:
         nodes = _nodes(grid, spacing)
-        values = _sampled(form, grid, nodes, progress)
-        field = SmoothField(grid, nodes, values, np.zeros(0), False, checks, exact, precision)
+        if faster is not None and math.prod(map(len, nodes)) >= many:
+            single = misses(faster(grid.world(checks), lambda fraction: None)) <= SINGLE_SHARE * allowed
+            function, faster = (faster if np.all(single) else function), None
+        values = _sampled(function, grid, nodes, progress)
+        field = SmoothField(grid, nodes, values, np.zeros(0), False, checks, exact, str(values.dtype))
         missed = misses(field.at(checks))
         worst = float(np.max(missed / allowed)) / SAFETY
         if worst <= 1 or spacing <= least:
@@ -186,19 +180,6 @@ def lattice_map(affine: np.ndarray, lattice: Lattice) -> np.ndarray:
     axes = np.ix_(*lattice)
     components = [sum((a * x for a, x in zip(row[:-1], axes, strict=True)), start=row[-1]) for row in affine[:-1]]
     return np.moveaxis(np.stack(components), 0, -1)
-
-
-def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Apply a function to one item after the other, a few at a time on the machine's cores; results in their order."""
-    workers = os.cpu_count() or 1
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        waiting: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def _sampled(function: Function, grid: Grid, nodes: tuple[np.ndarray, ...], progress: Progress) -> np.ndarray:

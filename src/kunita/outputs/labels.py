@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
 
 from kunita.data.image import Image
 from kunita.errors import ImageError
@@ -87,6 +86,8 @@ class LabelQuestion:
         A point outside of the image is moved to its border first, and its cube is that much larger in effect: the
         outside counts as background.
         """
+        from scipy import ndimage  # takes long to import
+
         if radius not in self.mixed:
             data, size = self.labels.data, 2 * radius + 1
             lowest = ndimage.minimum_filter(data, size, mode="constant", cval=0)

@@ -16,7 +16,7 @@ import numpy as np
 
 from kunita.data.image import Grid, Image, as_grid
 from kunita.errors import ArgumentError, KunitaWarning
-from kunita.evaluation import PRECISIONS, Evaluation, prepare
+from kunita.evaluation import Evaluation, prepare
 from kunita.gaussians import ball_radius_of_invariants
 from kunita.kernels import length_scales
 from kunita.outputs.dense import (
@@ -24,7 +24,6 @@ from kunita.outputs.dense import (
     Lattice,
     Progress,
     SmoothField,
-    in_order,
     lattice_map,
     random_places,
     slabs,
@@ -32,6 +31,7 @@ from kunita.outputs.dense import (
 )
 from kunita.posterior import Posterior
 from kunita.registration import Registration
+from kunita.threads import in_order
 
 WHATS = ("fc", "std", "radius", "cov", "jacobian")
 UNITS = {"fc": "mm²", "std": "mm", "radius": "mm", "cov": "mm²", "jacobian": "1"}
@@ -48,6 +48,9 @@ PROMISED_FC = 0.01
 
 NODES_PER_SCALE = 2.0
 BATCH = 8192
+
+WORTH_SINGLE = 2_000_000
+"""Landmarks times nodes from which on a second program, in single precision, takes less time than it saves."""
 """Points between two signs of progress."""
 
 
@@ -170,33 +173,31 @@ def maps(reg: Registration, reference: Any, progress: Progress = lambda fraction
     """Evaluate a registration on a grid in fixed space, on nodes as coarse as the tolerances allow."""
     grid = as_grid(reference)
     _check_dimension(reg, grid)
-    posterior, back = reg.posterior, np.linalg.inv(reg.posterior.affine)
+    back = np.linalg.inv(reg.posterior.affine)
     spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
-    around = posterior.predict(reg.moving.points).mean
+    around = reg.evaluation.predict(reg.moving.points).mean
     field = smooth_field(
-        in_batches(lambda y: _everything(posterior, back, y)),
+        in_batches(lambda y: _everything(reg.evaluation, back, y)),
         lambda exact: _tolerances(exact, grid.dimension),
         grid,
         spacing,
         around,
         progress,
         derived=lambda values: _with_fc(values, grid.dimension),
-        faster=faster_forms(posterior, lambda evaluation, y: _everything(evaluation, back, y)),
+        faster=faster_form(reg.posterior, lambda evaluation, y: _everything(evaluation, back, y)),
+        many=WORTH_SINGLE // len(reg.moving),
     )
     checks = random_places(grid, around, spacing, seed=1)
-    accuracy = _accuracy(field, checks, _everything(posterior, back, grid.world(checks)))
+    accuracy = _accuracy(field, checks, _everything(reg.evaluation, back, grid.world(checks)))
     return Maps(PullBack(field, back), accuracy)
 
 
-def faster_forms(posterior: Posterior, function: Callable[[Evaluation, np.ndarray], np.ndarray]) -> dict[str, Function]:
-    """A function of an evaluation and points in the precisions that there are, the fastest first."""
-    names = PRECISIONS[1:] if posterior.corrected else PRECISIONS  # which would be the same twice
-
-    def form(precision: str) -> Function:
-        evaluation = functools.cache(lambda: prepare(posterior, precision))
-        return in_batches(lambda points: function(evaluation(), points).astype(precision))
-
-    return {name: form(name) for name in names}
+def faster_form(posterior: Posterior, function: Callable[[Evaluation, np.ndarray], np.ndarray]) -> Function | None:
+    """A function of an evaluation and points in single precision, where there is such an evaluation."""
+    if posterior.corrected:
+        return None
+    evaluation = functools.cache(lambda: prepare(posterior, "float32"))
+    return in_batches(lambda points: function(evaluation(), points).astype(np.float32))
 
 
 def _with_fc(values: np.ndarray, d: int) -> np.ndarray:
@@ -228,14 +229,14 @@ def pull_back(
     tolerances = lambda exact: np.full_like(exact, MEAN_TOLERANCE)
     landmarks = reg.moving.points if inverse else reg.fixed.points
     spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
-    plain = in_batches(lambda x: displace(posterior, x))
+    exactly = in_batches(lambda x: displace(reg.evaluation, x))
     field = smooth_field(
-        plain, tolerances, grid, spacing, landmarks, progress, faster=faster_forms(posterior, displace)
+        exactly, tolerances, grid, spacing, landmarks, progress, faster=faster_form(posterior, displace)
     )
     return PullBack(field, affine)
 
 
-def displacement(map_: Posterior | Evaluation, x: np.ndarray, affine: np.ndarray, *, inverse: bool) -> np.ndarray:
+def displacement(map_: Evaluation, x: np.ndarray, affine: np.ndarray, *, inverse: bool) -> np.ndarray:
     """From an affine map's answer to the true one, where moving points go to (`inverse`) or fixed points come from."""
     d = x.shape[1]
     return (map_.move(x) if inverse else map_.move_back(x)) - (x @ affine[:d, :d].T + affine[:d, d])
@@ -338,7 +339,7 @@ def _columns(d: int) -> _Columns:
     return _Columns(*(slice(int(a), int(b)) for a, b in itertools.pairwise(widths)))
 
 
-def _everything(map_: Posterior | Evaluation, back: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _everything(map_: Evaluation, back: np.ndarray, y: np.ndarray) -> np.ndarray:
     """All components of the field at fixed points."""
     d, pre = y.shape[1], map_.preimage(y)
     displacement = pre.points - (y @ back[:d, :d].T + back[:d, d])

@@ -70,7 +70,7 @@ class LandmarkRows:
 
 def landmark_rows(reg: Registration) -> LandmarkRows:
     """What became of every landmark; leave-one-out is NaN for those not used, or where there are too few."""
-    predicted = reg.posterior.predict(reg.moving.points)
+    predicted = reg.evaluation.predict(reg.moving.points)
     loo, n = reg.loo, len(reg.moving)
     errors, squared = np.full(n, np.nan), np.full(n, np.nan)
     if loo is not None:
@@ -136,7 +136,7 @@ def least_jacobian(reg: Registration) -> float:
     low, high = reg.moving.points.min(axis=0), reg.moving.points.max(axis=0)
     axes = [np.linspace(a, b, PROBES) for a, b in zip(low, high, strict=True)]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    return float(np.linalg.det(reg.posterior.jacobian(points)).min())
+    return float(np.linalg.det(reg.evaluation.jacobian(points)).min())
 
 
 def parameter(one: Chosen) -> Any:

@@ -18,8 +18,7 @@ from kunita.data.image import Grid
 from kunita.evaluation import Evaluation
 from kunita.kernels import length_scales
 from kunita.outputs.dense import Progress, SmoothField, finest_spacing, smooth_field, spline_weights
-from kunita.outputs.maps import NODES_PER_SCALE, displacement, faster_forms, in_batches
-from kunita.posterior import Posterior
+from kunita.outputs.maps import NODES_PER_SCALE, displacement, faster_form, in_batches
 from kunita.registration import Registration
 
 TOLERANCE = 0.01
@@ -92,13 +91,13 @@ def _composite(
     affine = reg.posterior.affine if inverse else np.linalg.inv(reg.posterior.affine)
     back = np.linalg.inv(affine[:d, :d]).T
 
-    def displace(map_: Posterior | Evaluation, x: np.ndarray) -> np.ndarray:
+    def displace(map_: Evaluation, x: np.ndarray) -> np.ndarray:
         return displacement(map_, x, affine, inverse=inverse) @ back
 
     field = smooth_field(
-        in_batches(lambda x: displace(reg.posterior, x)), lambda exact: np.full_like(exact, SPLINE_SHARE * TOLERANCE),
+        in_batches(lambda x: displace(reg.evaluation, x)), lambda exact: np.full_like(exact, SPLINE_SHARE * TOLERANCE),
         _divided(box, (FINE,) * d), min(length_scales(reg.kernel)) / NODES_PER_SCALE, around, progress,
-        between_voxels=True, faster=faster_forms(reg.posterior, displace),
+        between_voxels=True, faster=faster_form(reg.posterior, displace),
     )  # fmt: skip
     vectors, error = _coarsest(field)
     return CompositeTransform(affine, _divided(box, vectors.shape[:-1]), vectors, error)
@@ -129,7 +128,9 @@ def _coarsest(field: SmoothField) -> tuple[np.ndarray, float]:
     """The vectors of the coarsest grid whose linear interpolation stays within the tolerance, and its error, mm.
 
     The spacing follows from the field's second derivatives; the error is then measured where the posterior is known.
+    The vectors are single numbers, which are good to 1e-6 of the displacement, as are the files that they are for.
     """
+    field = dataclasses.replace(field, values=field.values.astype(np.float32))
     extents = (FINE - 1) * field.grid.spacing
     least, bend = finest_spacing(field.grid, MOST_VECTORS), _bend(field)
     splines = float(np.linalg.norm(field.error))

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
 
 from kunita.data.image import Image
 from kunita.errors import ArgumentError, ImageError
@@ -49,6 +48,8 @@ def warped_slabs(pulled: PullBack, image: Image, interpolation: str) -> Iterator
 
 def interpolator(image: Image, interpolation: str) -> Callable[[np.ndarray], np.ndarray]:
     """A function from (…, d) voxel coordinates to values (with channels, if there are any); 0 outside."""
+    from scipy import ndimage  # takes long to import
+
     if interpolation == "nearest":
         return lambda index: nearest(image, index)
     planes = [image.data[..., c] for c in range(image.data.shape[-1])] if image.channels else [image.data]

@@ -13,7 +13,7 @@ import SimpleITK as sitk
 
 from kunita.errors import FileError
 from kunita.io.image_files.itk_images import affine_of, declared_bytes, load, quiet, read_header, voxel_type
-from kunita.io.image_files.stored_images import LOOSE, SPARE, StoredImage, check_room, refusing, stored_grid
+from kunita.io.image_files.stored_images import LOOSE, SPARE, StoredImage, check_room, is_dicom, refusing, stored_grid
 
 KIND = "DICOM image"
 SERIES, POSITION, ORIENTATION, PIXEL_SPACING = "0020|000e", "0020|0032", "0020|0037", "0028|0030"
@@ -39,14 +39,6 @@ class Slice:
     @property
     def position(self) -> np.ndarray:
         return self.affine[:3, 3]
-
-
-def is_dicom(path: Path) -> bool:
-    """Whether a file has DICOM's mark."""
-    if not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        return file.read(132)[128:] == b"DICM"
 
 
 def open_series(path: Path) -> StoredImage:

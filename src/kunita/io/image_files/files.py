@@ -14,7 +14,7 @@ import numpy as np
 from kunita.data.image import Grid, Image
 from kunita.errors import ArgumentError, FileError
 from kunita.io.image_files.nifti_slabs import slab_writer
-from kunita.io.image_files.stored_images import StoredImage
+from kunita.io.image_files.stored_images import StoredImage, is_dicom
 
 __all__ = ["is_image", "read_grid", "read_image", "slab_writer", "write_image"]
 
@@ -63,9 +63,7 @@ def is_image(path: str | os.PathLike) -> bool:
     place = Path(path)
     if place.is_dir() or _suffix(place) in (*NIFTI, *MINC, *NRRD, *META, *PICTURES):
         return True
-    from kunita.io.image_files.dicom_series import is_dicom
-
-    return place.is_file() and is_dicom(place)
+    return is_dicom(place)
 
 
 def _open(path: Path) -> StoredImage:
@@ -91,7 +89,6 @@ def _opener(path: Path) -> Callable[[Path], StoredImage]:
     elif _suffix(path) in PICTURES and path.is_file():
         from kunita.io.image_files.pictures import open_picture as opener
     else:
-        from kunita.io.image_files.dicom_series import is_dicom
         from kunita.io.image_files.dicom_series import open_series as opener
 
         if not (path.is_dir() or is_dicom(path)):

@@ -74,6 +74,14 @@ def is_sheared(grid: Grid) -> bool:
     return bool(np.abs(directions.T @ directions - np.eye(grid.dimension)).max() > SHEAR)
 
 
+def is_dicom(path: Path) -> bool:
+    """Whether a file has DICOM's mark."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(132)[128:] == b"DICM"
+
+
 @contextlib.contextmanager
 def refusing(path: Path, expected: str) -> Iterator[None]:
     """One line that names the file, whatever a library raises about it.
