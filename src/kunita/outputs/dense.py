@@ -26,7 +26,7 @@ SAFETY = 0.5
 SINGLE_SHARE = 0.2
 """Of the tolerance, what the function in single precision may err by."""
 
-VERY_MANY = 50_000
+VERY_MANY = 8_000
 """Nodes from which on single precision is worth a program of its own, unless the caller knows better."""
 
 Lattice = tuple[np.ndarray, ...]
