@@ -51,7 +51,7 @@ def _write_itk(path: Path, transform: CompositeTransform) -> None:
     spacing = transform.grid.spacing
     vectors = _x_fastest(transform.displacement, frame)
     geometry = [transform.grid.shape, grid[:d, d], spacing, (grid[:d, :d] / spacing).ravel()]
-    with open(path, "w+b", buffering=0) as raw, h5py.File(raw, "w") as file:
+    with open(path, "w+b") as raw, h5py.File(raw, "w") as file:
         for name, text in (("ITKVersion", "5.4.0"), ("HDFVersion", h5py.version.hdf5_version), ("OSName", "any")):
             _write_text(file, name, text)
         _write_text(file, "TransformGroup/0/TransformType", f"CompositeTransform_double_{d}_{d}")

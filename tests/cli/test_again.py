@@ -1,0 +1,49 @@
+"""The program itself, twice: the second process takes its programs from the user's cache, and every number is equal."""
+
+import json
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+
+from kunita.errors import ExitStatus
+
+
+def program(cache, *words):
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    alone["XDG_CACHE_HOME"] = str(cache)
+    command = [sys.executable, "-m", "kunita.cli", *map(str, words)]
+    return subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
+
+
+def numbers(out):
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    del summary["seconds"]
+    with h5py.File(out / "forward_xfm.h5") as file:
+        return summary, (out / "landmarks.csv").read_text(), file["TransformGroup/2/TransformParameters"][:]
+
+
+def test_a_second_run_takes_its_programs_from_the_cache_and_gives_the_same_numbers(case, tmp_path):
+    cache, outs = tmp_path / "cache", [tmp_path / "first", tmp_path / "second"]
+    sides = case / "moving.mrk.json", case / "fixed.mrk.json"
+    kept = []
+    for out in outs:
+        ended = program(cache, "register", *sides, "--out", out, "--no-report")
+        assert ended.returncode == 0
+        assert "warning" not in ended.stderr
+        assert "written" in ended.stdout  # nothing is lost, though the program ends at once
+        kept.append(sorted(path.name for path in cache.rglob("*") if path.is_file()))
+    assert kept[0] == kept[1]
+    assert len(kept[0]) > 5
+    first, second = map(numbers, outs)
+    assert first[:2] == second[:2]
+    np.testing.assert_array_equal(first[2], second[2])
+
+
+def test_the_program_ends_with_the_status_of_its_command(tmp_path):
+    ended = program(tmp_path, "info", tmp_path / "nothing.nii.gz")
+    assert ended.returncode == ExitStatus.REFUSED
+    assert ended.stderr.count("\n") == 1
+    assert program(tmp_path, "--version").stdout.startswith("kunita ")
