@@ -8,6 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from kunita import programs
+
 CODE = """
 import json, sys
 from pathlib import Path
@@ -21,7 +23,7 @@ def solved(power, problem, right):
     factor = jax.lax.linalg.cholesky(problem["matrix"])
     return {"x": jax.scipy.linalg.cho_solve((factor, True), right) ** power, "sum": right.sum()}
 
-usual, hasty = programs.compiled(solved, static=1), programs.compiled(solved, static=1, rarely=True)
+usual, hasty = programs.compiled(solved, static=1), programs.compiled(solved, static=1, hasty=100)
 if len(sys.argv) > 1:
     programs.keep(Path(sys.argv[1]))
 matrix = np.eye(6) + 0.1 * np.ones((6, 6))
@@ -56,12 +58,21 @@ def test_a_second_process_computes_the_same_and_traces_nothing(expected, tmp_pat
     assert second["found"] == first["found"]
 
 
+def cut(content):
+    return content[:1000]
+
+
+def one_bit(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
 def test_what_cannot_be_read_or_written_is_made_again(expected, tmp_path):
     run(tmp_path)
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(kept) == 4
-    for path in kept:
-        path.write_bytes(path.read_bytes()[:1000])
+    for path, spoil in zip(kept, (cut, one_bit, one_bit, cut), strict=True):
+        path.write_bytes(spoil(path.read_bytes()))
     again = run(tmp_path)
     assert again["traced"] == 4
     np.testing.assert_allclose(again["found"], expected, rtol=1e-13)
@@ -69,3 +80,8 @@ def test_what_cannot_be_read_or_written_is_made_again(expected, tmp_path):
     nowhere = tmp_path / "file"
     nowhere.write_text("not a folder", encoding="utf-8")
     assert run(nowhere)["found"] == again["found"]
+
+
+def test_a_function_without_a_name_of_its_own_is_refused():
+    with pytest.raises(TypeError, match="must have one"):
+        programs.compiled(lambda x: 2 * x)

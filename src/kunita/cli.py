@@ -17,10 +17,11 @@ def entry() -> None:
     """The program `kunita`: run one command and end.
 
     At once: to take everything in memory apart first, as Python does, takes a tenth of a second or three. Unless there
-    are other processes to be told.
+    are other processes to be told, or temporary folders to be removed.
     """
+    gc.set_threshold(1_000_000)  # importing makes objects by the hundred thousand, and none of them is garbage
     status = main()
-    if "joblib" in sys.modules:
+    if {"joblib", "matplotlib"} & sys.modules.keys():
         sys.exit(status)
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
@@ -30,7 +31,6 @@ def entry() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; input that is refused is one line, a bug shows its traceback."""
-    gc.set_threshold(1_000_000)  # importing makes objects by the hundred thousand, and none of them is garbage
     arguments = parser().parse_args(argv)
     try:
         return int(_run(arguments.command)(arguments))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,12 +14,19 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from kunita.errors import KunitaWarning
 
 
+class _Errors(RichConsole):
+    """Standard error; when nobody reads it any more, the work goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for the rest of the process)
+
+
 class Console:
     """Speaks, or keeps quiet: `quiet` leaves warnings only; with `as_json` standard output has one JSON document."""
 
     def __init__(self, *, quiet: bool, as_json: bool) -> None:
         self.quiet, self.as_json = quiet, as_json
-        self.errors = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self.errors = _Errors(stderr=True, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Something worth knowing on the way."""

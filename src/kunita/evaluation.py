@@ -15,6 +15,7 @@ Arrays hold the points last, where one instruction takes several of them.
 
 import dataclasses
 import functools
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +32,9 @@ from kunita.flow import shooting, transport
 from kunita.gaussians import GaussianPoints
 from kunita.inference.trend import Trend
 from kunita.kernels import AbstractKernel
-from kunita.posterior import Posterior, Preimage, check_arrival, instant_factor
+from kunita.posterior import NEWTON_STEPS, Posterior, Preimage, check_arrival, instant_factor
 from kunita.precision import Array, ArrayLike, Scalar, as_points
-from kunita.programs import compiled
+from kunita.programs import SMALL_MATRIX, compiled
 from kunita.threads import in_order
 
 PRECISIONS = ("float32", "float64")
@@ -46,8 +47,6 @@ PAIRS = 2**13
 
 OTHER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 """XLA's own choice of loops takes twice as long where a point is only moved."""
-
-NEWTON_STEPS = 30
 
 Points = Float[Array, "d m"]
 Matrices = Float[Array, "d d m"]
@@ -111,7 +110,7 @@ class Tables(eqx.Module):
     still: Scalar
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """A posterior prepared for very many points; its methods mean what the posterior's of the same names do.
 
@@ -127,10 +126,14 @@ class Evaluation:
     centre: np.ndarray
     tables: Tables
 
+    def __repr__(self) -> str:
+        count = len(self.tables.forward.end)
+        return f"<Evaluation of {self.posterior.model!r} with {count} anchors in {self.precision}>"
+
     def predict(self, points: ArrayLike) -> GaussianPoints:
-        """Where moving points go, and the covariance of each."""
+        """Where moving points go in fixed space, (m, d) mm, and the covariance of each, (m, d, d) mm²."""
         x = self._aligned(self._check(points))
-        moved, _, cov = self._in_chunks(functools.partial(_predict, self.tables), x)
+        moved, cov = self._in_chunks(lambda some: _predict(self.tables, some)[::2], x)
         return GaussianPoints(x + self.centre + self.posterior.origin + moved, cov)
 
     def inverse(self, points: ArrayLike) -> GaussianPoints:
@@ -140,7 +143,8 @@ class Evaluation:
 
     def jacobian(self, points: ArrayLike) -> Float[Array, "m d d"]:
         """Jacobian of the whole mean map at moving points."""
-        _, jacobians, _ = self._in_chunks(functools.partial(_predict, self.tables), self._aligned(self._check(points)))
+        x = self._aligned(self._check(points))
+        jacobians = self._in_chunks(lambda some: _predict(self.tables, some)[1], x)
         return jacobians @ np.asarray(self.posterior.alignment.matrix)
 
     def move(self, points: ArrayLike) -> Float[Array, "m d"]:
@@ -203,8 +207,12 @@ class Evaluation:
                 return _points_first(function(padded), len(chunk))
 
         starts = range(0, max(len(points), 1), size)
-        first, *others = apply(starts[0]), *in_order(apply, starts[1:])
-        return jax.tree.map(lambda *parts: np.concatenate(parts), first, *others)
+        first = apply(0)  # by itself, so that one thread compiles
+        found = jax.tree.map(lambda part: np.empty((len(points), *part.shape[1:])), first)
+        for start, pieces in zip(starts, itertools.chain([first], in_order(apply, starts[1:])), strict=True):
+            for whole, piece in zip(jax.tree.leaves(found), jax.tree.leaves(pieces), strict=True):
+                whole[start : start + len(piece)] = piece
+        return found
 
 
 def _points_first(tree: Any, count: int) -> Any:
@@ -226,7 +234,7 @@ def prepare(posterior: Posterior, precision: str = "float64") -> Evaluation:
     return Evaluation(posterior, precision, centre, tables)
 
 
-@compiled(rarely=True)
+@compiled(hasty=SMALL_MATRIX)
 def _prepared(posterior: Posterior) -> tuple[Float[Array, " d"], Tables]:
     """The centre, and the tables in double precision."""
     linear, there, weights = posterior.linear, posterior.trajectory, posterior.weights

@@ -20,12 +20,15 @@ from kunita.inference.solve import Fit
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, ArrayLike, as_count, as_points, door, to_numpy
-from kunita.programs import compiled
+from kunita.programs import SMALL_MATRIX, compiled
 
 MODELS = ("endpoint", "pathwise", "small")
 
 CHUNKS = (16, 64, 256, 1024)
 """Points evaluated at a time."""
+
+NEWTON_STEPS = 30
+"""Enough for any pre-image that Newton's method finds at all."""
 
 
 class LeaveOneOut(eqx.Module):
@@ -184,7 +187,7 @@ def check_arrival(posterior: Posterior, wanted: Float[Array, "m d"], found: Floa
         )
 
 
-dual_change = compiled(AbstractPathSpace.dual_change, rarely=True)
+dual_change = compiled(AbstractPathSpace.dual_change, hasty=SMALL_MATRIX)
 
 
 def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str) -> Posterior:
@@ -287,7 +290,7 @@ def _cross(posterior: Posterior, x: Path, landmarks: Path) -> Float[Array, "md n
     return block.reshape(block.shape[0] * block.shape[1], -1)
 
 
-def _swing(posterior: Posterior, x: Path) -> Float[Array, "m b d"]:
+def swing(posterior: Posterior, x: Path) -> Float[Array, "m b d"]:
     """M⁻¹Gᵀ with MMᵀ = A, so that swingᵀ·swing is the alignment's part of the covariance."""
     loading = trend_loading(posterior, x)
     m, d, b = loading.shape
@@ -296,12 +299,13 @@ def _swing(posterior: Posterior, x: Path) -> Float[Array, "m b d"]:
     )
 
 
-def _path(posterior: Posterior, points: Float[Array, "m d"]) -> Path:
+def path_of(posterior: Posterior, points: Float[Array, "m d"]) -> Path:
+    """The way of moving points through the flow, aligned first."""
     aligned = posterior.alignment(points)
     return transport.carry(posterior.kernel, posterior.trajectory, aligned)
 
 
-def _arrival(posterior: Posterior, x: Path) -> Float[Array, "m d"]:
+def arrival(posterior: Posterior, x: Path) -> Float[Array, "m d"]:
     """The mean map: φ₁ + J h β̂ + Λ(x, X)c, back in the fixed frame."""
     arrived = x.positions[-1] + posterior.origin
     if not posterior.corrected:
@@ -313,19 +317,19 @@ def _arrival(posterior: Posterior, x: Path) -> Float[Array, "m d"]:
 
 @compiled
 def _mean(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
-    return _arrival(posterior, _path(posterior, points))
+    return arrival(posterior, path_of(posterior, points))
 
 
 @compiled
 def _predict(posterior: Posterior, points: Float[Array, "m d"]) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
     """Mean and covariance of each point."""
-    path = _path(posterior, points)
-    return _arrival(posterior, path), _variance(posterior, path)
+    path = path_of(posterior, points)
+    return arrival(posterior, path), _variance(posterior, path)
 
 
 def _variance(posterior: Posterior, path: Path) -> Float[Array, "m d d"]:
-    swing = _swing(posterior, path)
-    return conditioned_variance(posterior, path) + jnp.einsum("mka,mkb->mab", swing, swing)
+    half = swing(posterior, path)
+    return conditioned_variance(posterior, path) + jnp.einsum("mka,mkb->mab", half, half)
 
 
 @compiled
@@ -334,23 +338,23 @@ def _preimage(
 ) -> tuple[Float[Array, "m d"], Float[Array, "m d d"], Float[Array, "m d d"]]:
     """The pre-image, and Jacobian and covariance there."""
     x = _invert(posterior, points)
-    path = _path(posterior, x)
+    path = path_of(posterior, x)
     jacobians = _jacobian(posterior, x) if posterior.corrected else path.jacobians[-1] @ posterior.alignment.matrix
     return x, jacobians, _variance(posterior, path)
 
 
 @compiled
 def _covariance(posterior: Posterior, x: Float[Array, "m d"], y: Float[Array, "k d"]) -> Float[Array, "m d k d"]:
-    path_x, path_y = _path(posterior, x), _path(posterior, y)
-    swing_x, swing_y = _swing(posterior, path_x), _swing(posterior, path_y)
-    return conditioned(posterior, path_x, path_y) + jnp.einsum("mka,nkb->manb", swing_x, swing_y)
+    path_x, path_y = path_of(posterior, x), path_of(posterior, y)
+    half_x, half_y = swing(posterior, path_x), swing(posterior, path_y)
+    return conditioned(posterior, path_x, path_y) + jnp.einsum("mka,nkb->manb", half_x, half_y)
 
 
 @compiled
 def _jacobian(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d d"]:
     if posterior.corrected:
         return jax.vmap(jax.jacfwd(lambda z: _mean(posterior, z[None])[0]))(points)
-    return _path(posterior, points).jacobians[-1] @ posterior.alignment.matrix
+    return path_of(posterior, points).jacobians[-1] @ posterior.alignment.matrix
 
 
 @compiled
@@ -364,10 +368,10 @@ def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "
         miss = _mean(posterior, x) - points
         return x - numerics.solve_small(_jacobian(posterior, x), miss[..., None])[..., 0], None
 
-    return jax.lax.scan(newton, start, None, length=30)[0] if posterior.corrected else start
+    return jax.lax.scan(newton, start, None, length=NEWTON_STEPS)[0] if posterior.corrected else start
 
 
-@compiled(rarely=True)
+@compiled(hasty=SMALL_MATRIX)
 def _leave_one_out(posterior: Posterior) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"], LeaveOneOut]:
     """The diagonal blocks of P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and of S⁻¹, and what follows from them."""
     (n, d), linear = posterior.targets.shape, posterior.linear

@@ -4,6 +4,8 @@ JAX keeps what it compiled, but finds it only after tracing and lowering the fun
 longer than all arithmetic of a small registration. So a program is kept here under what is known without that: the
 function's name, the form of its arguments, the sources of this package, and the machine. Unless `keep` was called this
 is `jax.jit` and no more.
+
+A kept program is machine code: its file holds a digest of itself, and one that is damaged is not loaded.
 """
 
 import contextlib
@@ -12,10 +14,14 @@ import hashlib
 import os
 import pickle
 import platform
+import shutil
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax.experimental import serialize_executable
@@ -23,10 +29,15 @@ from jax.experimental import serialize_executable
 from kunita.precision import to_numpy
 
 HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""How XLA compiles five times as fast, programs that take ten times as long."""
+"""How XLA compiles five times as fast, programs that take two or three times as long."""
 
-SMALL = 20_000
-"""Numbers in the largest argument of a program below which that does not matter, if it runs a few times."""
+FORGOTTEN_DAYS = 60
+"""Programs of other versions are removed when none of them was used for so long."""
+
+SMALL_MATRIX, FEW_LANDMARKS, TRAJECTORY_OF_FEW = 20_000, 600, 6_000
+"""Numbers below which an argument is small: a matrix S, landmarks with their covariances, their Jacobians in time."""
+
+DIGEST_BYTES = 32
 
 Leaves = list[np.ndarray | jax.Array]
 Options = dict[str, Any]
@@ -48,16 +59,25 @@ _shelf = Shelf()
 def keep(folder: Path) -> None:
     """From now on keep programs there, and take those from there that another process kept.
 
-    Not together with JAX's own cache: a program that comes from there cannot be kept a second time.
+    Not together with JAX's own cache: a program that comes from there cannot be kept a second time. Nor with kernels of
+    one's own: what they compute is not part of what a program is known by.
     """
     _shelf.folder = folder / _version()
+    with contextlib.suppress(OSError):
+        _shelf.folder.mkdir(parents=True, exist_ok=True)
+        os.utime(_shelf.folder)
+        for other in folder.iterdir():
+            if time.time() - other.stat().st_mtime > FORGOTTEN_DAYS * 86_400:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 @functools.cache
 def _version() -> str:
     """What a program depends on beside its function and arguments: sources, compiler, and processor."""
-    found = hashlib.sha256(f"{jax.__version__} {jax.lib.__version__} {os.environ.get('XLA_FLAGS')}".encode())
-    found.update(f"{platform.platform()} {os.cpu_count()} {_processor()}".encode())
+    versions = jax.__version__, jax.lib.__version__, eqx.__version__, platform.python_version()
+    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_")))
+    machine = platform.system(), platform.machine(), os.cpu_count(), _processor()
+    found = hashlib.sha256(f"{versions} {settings} {machine}".encode())
     home = Path(__file__).parent
     for source in sorted(home.rglob("*.py")):
         found.update(str(source.relative_to(home)).encode() + source.read_bytes())
@@ -76,7 +96,7 @@ def compiled(
     function: Callable[..., Any] | None = None,
     *,
     static: int = 0,
-    rarely: bool = False,
+    hasty: int = 0,
     options: Options | None = None,
 ) -> Any:
     """Compile a function of positional arguments, and hand its results back as NumPy.
@@ -86,11 +106,13 @@ def compiled(
     Args:
         function: of trees of arrays.
         static: how many of the first arguments are no arrays; their `repr` tells them apart.
-        rarely: whether a registration runs it a few times only: for small arguments it is then compiled in haste.
+        hasty: if no argument has more numbers than this, compiling takes longer than running, and is done in haste.
         options: of XLA.
     """
     if function is None:
-        return functools.partial(compiled, static=static, rarely=rarely, options=options)
+        return functools.partial(compiled, static=static, hasty=hasty, options=options)
+    if "<" in function.__qualname__:
+        raise TypeError(f"{function.__qualname__}: a program is known by the name of its function, which must have one")
     plain, ready = function, {}
     jitted = jax.jit(plain, static_argnums=tuple(range(static)), compiler_options=options)
 
@@ -102,10 +124,11 @@ def compiled(
         if _shelf.folder is None:
             return to_numpy(jitted(*args))
         leaves = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
-        form = args[:static], tree, tuple((leaf.shape, leaf.dtype.char) for leaf in leaves)
+        x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        form = args[:static], x64, tree, tuple((leaf.shape, leaf.dtype.char) for leaf in leaves)
         if form not in ready:
-            hasty = rarely and max((leaf.size for leaf in leaves), default=0) <= SMALL
-            ready[form] = _Program(plain, args[:static], tree, leaves, HASTE if hasty else options)
+            small = max((leaf.size for leaf in leaves), default=0) <= hasty
+            ready[form] = _Program(plain, args[:static], tree, leaves, HASTE if small else options)
         return ready[form](leaves)
 
     return on_host
@@ -119,7 +142,8 @@ class _Program:
     ) -> None:
         shapes = [(leaf.shape, leaf.dtype.str) for leaf in leaves]
         self.name = f"{function.__module__}.{function.__qualname__}"
-        self.place = _shelf.place(f"{self.name} {fixed!r} {tree} {shapes} {options}")
+        x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        self.place = _shelf.place(f"{self.name} {fixed!r} {x64} {tree} {shapes} {options}")
         self.options, self.tree = options, tree
         self.function = functools.partial(function, *fixed)
         self.made = _taken(self.place)
@@ -157,22 +181,27 @@ def _know_lapack() -> None:
 
 
 def _taken(place: Path) -> Any:
-    """What is on the shelf; nothing, if it is not there or cannot be read."""
-    if not place.exists():
-        return None
-    _know_lapack()
+    """What is on the shelf; nothing, if it is not there, is damaged, or cannot be read."""
     try:
-        kept, skeleton = pickle.loads(place.read_bytes())  # the user's own cache, as JAX's is
+        whole = place.read_bytes()
+        digest, payload = whole[:DIGEST_BYTES], whole[DIGEST_BYTES:]
+        if hashlib.sha256(payload).digest() != digest:
+            return None
+        _know_lapack()
+        kept, skeleton = pickle.loads(payload)  # the user's own cache, as JAX's is
         return serialize_executable.deserialize_and_load(*kept), jax.tree.structure(skeleton)
     except Exception:  # whatever is wrong with a kept program, it can be made again
         return None
 
 
 def _put(place: Path, program: Any, tree: Any) -> None:
-    """Put a program on the shelf, whole or not at all."""
+    """Put a program on the shelf, whole or not at all; one that cannot be kept is used all the same."""
     skeleton = jax.tree.unflatten(tree, range(tree.num_leaves))
-    with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f"{place.name}.{os.getpid()}")
-        partial.write_bytes(pickle.dumps((serialize_executable.serialize(program), skeleton)))
-        partial.replace(place)
+    try:
+        payload = pickle.dumps((serialize_executable.serialize(program), skeleton))
+        with tempfile.NamedTemporaryFile(dir=place.parent, prefix="new-", delete=False) as partial:
+            partial.write(hashlib.sha256(payload).digest() + payload)
+        Path(partial.name).replace(place)
+    except Exception:  # a full disk, a folder that cannot be written, a program that cannot be serialised
+        with contextlib.suppress(OSError, NameError):
+            Path(partial.name).unlink(missing_ok=True)

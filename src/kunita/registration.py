@@ -512,8 +512,8 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
     effort = f"{reg.iterations} iterations, {steps} time steps, {reg.seconds:.2f} s"
     yield f"  solver     {state}, gap {reg.gap_mm:.1e} mm; {effort}"
     if reg.truncation is not None:
-        left = f"{reg.truncation.mean_error_mm:.1g} mm of the mean, {100 * reg.truncation.matrix_error:.1g} %"
-        yield f"  low rank   {reg.truncation.num_controls} landmarks carry all; left out: at most {left} of S"
+        error = f"{reg.truncation.mean_error_mm:.1g} mm, and {100 * reg.truncation.matrix_error:.1g} % of covariances"
+        yield f"  low rank   {reg.truncation.num_controls} control points stand for all; that costs at most {error}"
     yield f"  evidence   {'' if reg.robust else f'{reg.evidence:.2f} (log), '}energy {reg.energy:.4g}"
     for remark in reg.warnings:
         yield f"  warning    {remark}"

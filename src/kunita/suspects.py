@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
-from scipy.special import fdtrc, gammaincc, gammaln, logsumexp
+from scipy.special import fdtrc, gammaincc, gammaln
 
 from kunita.inference import trend
 
@@ -316,7 +316,9 @@ class _Model:
 
     def log_evidence(self, y: np.ndarray) -> float:
         """Log p(y), θ averaged over."""
-        return float(logsumexp(self.log_density(np.sum(self.duals(y) * y, axis=(1, 2)))) - np.log(len(self.base)))
+        return float(
+            np.logaddexp.reduce(self.log_density(np.sum(self.duals(y) * y, axis=(1, 2)))) - np.log(len(self.base))
+        )
 
     def swapped_log_evidence(self, y: np.ndarray, places: np.ndarray) -> np.ndarray:
         """(n, n) the same after each exchange of two fixed landmarks: yᵢ changes by e = fⱼ − fᵢ and yⱼ by −e.
@@ -331,7 +333,7 @@ class _Model:
             misfit += change[..., a] * change[..., b] * (own[:, :, None] + own[:, None] - block - block.swapaxes(1, 2))
         for a in range(y.shape[1]):
             misfit += 2 * change[..., a] * (duals[:, :, None, a] - duals[:, None, :, a])
-        return logsumexp(self.log_density(misfit), axis=0) - np.log(len(self.base))
+        return np.logaddexp.reduce(self.log_density(misfit), axis=0) - np.log(len(self.base))
 
     def left_out(self, y: np.ndarray) -> _LeftOut:
         """Each landmark judged by the others, under parameters that the others think likely.
@@ -347,7 +349,7 @@ class _Model:
         others = np.maximum(np.sum(duals * y, axis=(1, 2))[:, None] - own, 0)
         freedom = self.freedom - d
         log = self.base[:, None] - 0.5 * np.linalg.slogdet(blocks)[1] + _log_radial(others, freedom, self.floor)
-        weights = np.exp(log - logsumexp(log, axis=0))
+        weights = np.exp(log - np.logaddexp.reduce(log, axis=0))
         if self.floor is None:
             tails = gammaincc(d / 2, own / 2)  # χ²
         else:
@@ -362,7 +364,9 @@ class _Model:
         removed = (column.reshape(len(block), -1, block.shape[1]) @ solved).reshape(self.precision.shape)
         base = self.base - 0.5 * np.linalg.slogdet(block)[1]
         kept = self.kept & (np.arange(len(self.kept)) != i)
-        return _Model(self.precision - removed, base, self.freedom - block.shape[-1], self.floor, kept)
+        return _Model(
+            np.subtract(self.precision, removed, out=removed), base, self.freedom - block.shape[-1], self.floor, kept
+        )
 
     @functools.cached_property
     def judged(self) -> np.ndarray:
@@ -414,10 +418,11 @@ def _model_at(setting: _Setting, noise: np.ndarray, known: bool, grid: np.ndarra
     inverse, log_det = _inverted(grams, turn.T @ noise @ turn / level)
     solved = inverse @ setting.basis
     inner = setting.basis.T @ solved
-    precision = inverse - solved @ np.linalg.solve(inner, solved.swapaxes(1, 2))
+    precision = np.subtract(inverse, solved @ np.linalg.solve(inner, solved.swapaxes(1, 2)), out=inverse)
     unit, floor = (level, None) if known else (1.0, (EXACT * setting.extent) ** 2)
+    precision /= unit
     base = -0.5 * (log_det + np.linalg.slogdet(inner)[1] + freedom * np.log(unit))
-    return _Model(precision.reshape(-1, n, d, n, d) / unit, base, freedom, floor, np.ones(n, dtype=bool))
+    return _Model(precision.reshape(-1, n, d, n, d), base, freedom, floor, np.ones(n, dtype=bool))
 
 
 def _inverted(grams: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -426,11 +431,20 @@ def _inverted(grams: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndar
     variances = np.trace(noise, axis1=1, axis2=2) / d
     if np.allclose(noise, variances[:, None, None] * np.eye(d), rtol=0, atol=1e-9 * variances.min()):
         small = grams + np.diag(variances)
-        return np.kron(np.linalg.inv(small), np.eye(d)), d * np.linalg.slogdet(small)[1]
-    full = np.kron(grams, np.eye(d))
+        return _for_each_axis(np.linalg.inv(small), d), d * np.linalg.slogdet(small)[1]
+    full = _for_each_axis(grams, d)
     for i in range(n):
         full[:, i * d : (i + 1) * d, i * d : (i + 1) * d] += noise[i]
     return np.linalg.inv(full), np.linalg.slogdet(full)[1]
+
+
+def _for_each_axis(matrices: np.ndarray, d: int) -> np.ndarray:
+    """(g, nd, nd) K⊗I of (g, n, n) K: `np.kron` multiplies all of it out."""
+    count, n, _ = matrices.shape
+    full = np.zeros((count, n, d, n, d))
+    for axis in range(d):
+        full[:, :, axis, :, axis] = matrices
+    return full.reshape(count, n * d, n * d)
 
 
 def _length_scales(moving: np.ndarray) -> np.ndarray:

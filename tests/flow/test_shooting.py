@@ -57,6 +57,20 @@ def test_the_reversed_flow_comes_back(kernel, d):
     assert np.abs(identity - np.eye(d)).max() < 1e-6
 
 
+@cases
+def test_the_way_back_node_by_node_is_the_geodesic_shot_backwards(kernel, d):
+    """To the error of the time steps, which the tests above bound."""
+    trajectory = kunita.shoot(kernel, *random_phase(3, d=d))
+    with jax.enable_x64(True):
+        found = shooting.backwards(trajectory)
+    expected = kunita.reverse(kernel, trajectory)
+    np.testing.assert_allclose(found.times, expected.times, atol=1e-15)
+    np.testing.assert_allclose(found.positions, expected.positions, atol=1e-7)
+    np.testing.assert_allclose(found.momenta, expected.momenta, atol=1e-7)
+    np.testing.assert_allclose(found.jacobians, expected.jacobians, atol=1e-6)
+    np.testing.assert_allclose(found.energies, expected.energies, rtol=1e-7)
+
+
 @both
 def test_landmarks_travel_like_any_other_point(d):
     q, p = random_phase(4, d=d)

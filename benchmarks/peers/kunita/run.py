@@ -8,6 +8,9 @@ import numpy as np
 
 import kunita
 from kunita.evaluation import prepare
+from kunita.outputs.dense import slabs
+from kunita.outputs.maps import maps
+from kunita.threads import in_order
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -37,6 +40,23 @@ def predict(problem: Problem, points: np.ndarray) -> Callable[[], object]:
     return lambda: prepare(posterior, "float32").predict(points)
 
 
+def maps_on_grid(problem: Problem, points: np.ndarray) -> Callable[[], object]:
+    """Where every voxel comes from, its Jacobian and covariance: as `kunita register` computes them for an image."""
+    del points
+    reg, spacing = register(problem, "none"), problem.spacing
+    affine = np.diag([*spacing, 1.0])
+    affine[:-1, -1] = problem.low
+    grid = kunita.Grid((problem.side,) * len(spacing), affine)
+
+    def evaluate() -> None:
+        found = maps(reg, grid)
+        several = lambda slab: [found.pull_back.origins(slab), *(found.on(slab, what) for what in ("cov", "jacobian"))]
+        for _ in in_order(several, slabs(grid)):
+            pass
+
+    return evaluate
+
+
 def move(problem: Problem, points: np.ndarray) -> Callable[[], object]:
     """The mean alone."""
     posterior = register(problem, "none").posterior
@@ -46,6 +66,6 @@ def move(problem: Problem, points: np.ndarray) -> Callable[[], object]:
 if __name__ == "__main__":
     main(
         {"none": fit("none"), "rigid": fit("rigid")},
-        {"mean and covariance": predict, "mean": move},
+        {"maps": maps_on_grid, "mean and covariance": predict, "mean": move},
         compiles=True,
     )

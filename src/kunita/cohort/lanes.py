@@ -22,7 +22,7 @@ from kunita.inference.problem import Step
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
 from kunita.observations import LandmarkObservations
-from kunita.posterior import Posterior, _arrival, _path, conditioned_variance, trend_loading
+from kunita.posterior import Posterior, arrival, conditioned_variance, path_of, swing
 from kunita.precision import Array, door
 
 BUCKETS = (8, 16, 24, 32, 40, 48, 64)
@@ -78,9 +78,9 @@ def refit(common: Common, lane: Lane, model: str, num_steps: int) -> Refitted:
     start = Start(common.kernel, lane.observed, common.trend, common.alignment, lane.momenta, lane.step)
     found = regress(start) if model == "small" else fit(start, num_steps)
     posterior = posterior_of(start, found, common.origin, model)
-    path = _path(posterior, lane.points)
+    path = path_of(posterior, lane.points)
     jacobians = path.jacobians[-1] @ posterior.alignment.matrix
-    return Refitted(posterior, _arrival(posterior, path), variance(posterior, path), jacobians, found.converged)
+    return Refitted(posterior, arrival(posterior, path), variance(posterior, path), jacobians, found.converged)
 
 
 def variance(posterior: Posterior, path: transport.Path) -> Float[Array, "m d d"]:
@@ -88,10 +88,8 @@ def variance(posterior: Posterior, path: transport.Path) -> Float[Array, "m d d"
 
     A lane has few points, and for a solve with many columns LAPACK would call threads that cost more than they bring.
     """
-    loading = trend_loading(posterior, path)
-    m, d, b = loading.shape
-    swing = numerics.solve_lower(posterior.linear.trend_factor, loading.reshape(m * d, b).T).reshape(b, m, d)
-    turned = jnp.einsum("kma,kmb->mab", swing, swing)
+    half = swing(posterior, path)
+    turned = jnp.einsum("mka,mkb->mab", half, half)
     if posterior.model == "pathwise":
         return conditioned_variance(posterior, path) + turned
     kernel, weights, landmarks = posterior.kernel, posterior.weights, transport.landmark_path(posterior.trajectory)

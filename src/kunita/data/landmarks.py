@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +59,7 @@ class Landmarks:
         """How many landmarks the list has, undefined ones included."""
         return len(self.points) + len(self.undefined)
 
-    @property
+    @functools.cached_property
     def places(self) -> tuple[int, ...]:
         """The place of each landmark in its list, from 0."""
         return tuple(place for place in range(self.listed) if place not in self.undefined)
@@ -124,12 +125,13 @@ def _match_by_order(moving: Landmarks, fixed: Landmarks) -> Pairs:
             f"unequal counts: {moving.listed} moving and {fixed.listed} fixed landmarks cannot be paired by order; "
             "give both sets names, or remove the landmarks without a partner"
         )
-    common = [place for place in moving.places if place in fixed.places]
+    common = sorted({*moving.places} & {*fixed.places})
     if not common:
         raise LandmarkError("no pair: at every place of the two lists one landmark or the other is undefined")
     lonely = tuple(str(place + 1) for place in sorted({*moving.places} ^ {*fixed.places}))
     names = [str(place + 1) for place in common] if lonely else None
-    kept = lambda side: dataclasses.replace(side.take([side.places.index(place) for place in common]), names=names)
+    row = lambda side: {place: i for i, place in enumerate(side.places)}
+    kept = lambda side: dataclasses.replace(side.take([*map(row(side).__getitem__, common)]), names=names)
     return Pairs(kept(moving), kept(fixed), "order", lonely)
 
 

@@ -14,13 +14,13 @@ from kunita import numerics
 from kunita.flow.shooting import Phase, Trajectory, followed
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, Scalar
-from kunita.programs import compiled
+from kunita.programs import FEW_LANDMARKS, compiled
 
 Controls = Int[Array, " r"]
 """Rows of the landmarks that carry momentum."""
 
 
-gram_jit = compiled(AbstractKernel.gram, rarely=True)
+gram_jit = compiled(AbstractKernel.gram, hasty=FEW_LANDMARKS)
 
 
 def choose_controls(

@@ -24,7 +24,7 @@ from kunita.inference.sample import Sample
 from kunita.inference.solve import Fit
 from kunita.kernels import AbstractKernel, AbstractProfile, Sum
 from kunita.precision import Array, Scalar, namespace
-from kunita.programs import compiled
+from kunita.programs import FEW_LANDMARKS, compiled
 
 ENOUGH = 0.02
 """A gain in the log evidence that is not worth another round: a fifth of a parameter's standard deviation."""
@@ -272,7 +272,7 @@ def _searched(samples: Sequence[Sample], dials: Dials, search: Search, model: st
 # --------------------------------------------------------------------------------- the small-deformation model, leading
 
 
-@compiled(static=1, rarely=True)
+@compiled(static=1, hasty=FEW_LANDMARKS)
 def _small(
     dials: Dials, given: AbstractKernel | None, theta: Float[Array, " p"], sample: Sample
 ) -> tuple[Scalar, Float[Array, " p"]]:
@@ -425,7 +425,7 @@ def flow_evidence(sample: Sample, dials: Dials, theta: np.ndarray, near: Fit | N
     return value, fit
 
 
-repetition = compiled(Sample.repetition, rarely=True)
+repetition = compiled(Sample.repetition, hasty=FEW_LANDMARKS)
 
 
 def changed_momenta(fit: Fit, kernel: AbstractKernel, noise: np.ndarray) -> np.ndarray:

@@ -10,10 +10,10 @@ from kunita.inference.path_space import AbstractPathSpace
 from kunita.inference.solve import Fit
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, Scalar
-from kunita.programs import compiled
+from kunita.programs import SMALL_MATRIX, compiled
 
 
-@compiled(rarely=True)
+@compiled(hasty=SMALL_MATRIX)
 def gauss_newton_evidence(linear: AbstractPathSpace, energy: Scalar) -> Scalar:
     """Log p(F) ≈ −E* − ½logdet S − ½logdet(HᵀS⁻¹H) − ½(nd − b)log 2π, around the fitted flow.
 

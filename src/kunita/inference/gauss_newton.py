@@ -8,7 +8,7 @@ import numpy as np
 
 from kunita.inference.path_space import AbstractPathSpace, linearise
 from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, Step, advance, settle
-from kunita.programs import compiled
+from kunita.programs import SMALL_MATRIX, compiled
 
 MEMORY = 16
 """How many past steps are remembered."""
@@ -19,7 +19,7 @@ Secants = tuple[tuple[Step, Errors], ...]
 STILL_GOOD = 0.6
 """A linearised model that reduces the misfit below this fraction in one step is used for the next one, too."""
 
-gauss_newton_step = compiled(AbstractPathSpace.step, rarely=True)
+gauss_newton_step = compiled(AbstractPathSpace.step, hasty=SMALL_MATRIX)
 
 
 def path_space_at(problem: Problem, state: State) -> AbstractPathSpace:

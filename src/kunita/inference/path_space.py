@@ -14,7 +14,7 @@ from kunita.inference.problem import Errors, Step
 from kunita.inference.trend import Trend
 from kunita.kernels import AbstractKernel
 from kunita.precision import Array, Scalar
-from kunita.programs import compiled
+from kunita.programs import TRAJECTORY_OF_FEW, compiled
 
 
 class AbstractPathSpace(eqx.Module):
@@ -220,7 +220,7 @@ def _rows(cross: Float[Array, "nd c"], controls: Controls, d: int) -> Float[Arra
     return numerics.symmetric(cross.reshape(-1, d, cross.shape[1])[controls].reshape(-1, cross.shape[1]))
 
 
-path_space_jit = compiled(path_space, rarely=True)
+path_space_jit = compiled(path_space, hasty=TRAJECTORY_OF_FEW)
 low_rank_path_space_jit = compiled(low_rank_path_space)
 
 

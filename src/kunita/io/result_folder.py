@@ -52,6 +52,7 @@ def result_folder(
             settle(home)
             with _staging(home) as staging, _named(staging / NEW, target):
                 yield staging / NEW
+                check_result(target, names, overwrite=overwrite, rename=rename)  # another run may have been faster
                 _declare_complete(staging, target, rename)
                 _move(staging, target)
     finally:

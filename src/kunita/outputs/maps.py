@@ -47,11 +47,11 @@ PROMISED_FC = 0.01
 """What is promised of every voxel: mm, and relative to FC, which is small at the landmarks."""
 
 NODES_PER_SCALE = 2.0
-BATCH = 8192
+BATCH = 32_768
+"""Points between two signs of progress."""
 
 WORTH_SINGLE = 2_000_000
 """Landmarks times nodes from which on a second program, in single precision, takes less time than it saves."""
-"""Points between two signs of progress."""
 
 
 @dataclasses.dataclass(frozen=True)
