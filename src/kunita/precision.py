@@ -29,8 +29,9 @@ R = TypeVar("R")
 
 
 def to_numpy(tree: R) -> R:
-    """The same tree with NumPy arrays in place of JAX arrays."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+    """The same tree with NumPy arrays in place of JAX arrays; within a function that is being compiled as it is."""
+    known = lambda leaf: isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if known(leaf) else leaf, tree)
 
 
 def namespace(*arrays: Any) -> Any:

@@ -118,11 +118,11 @@ def compiled(
 
     @functools.wraps(plain)
     def on_host(*args: Any) -> Any:
+        if _shelf.folder is None:
+            return to_numpy(jitted(*args))
         leaves, tree = jax.tree.flatten(args[static:])
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return plain(*args)
-        if _shelf.folder is None:
-            return to_numpy(jitted(*args))
         leaves = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
         x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
         form = args[:static], x64, tree, tuple((leaf.shape, leaf.dtype.char) for leaf in leaves)

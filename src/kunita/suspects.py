@@ -327,10 +327,10 @@ class _Model:
         """
         duals, change = self.duals(y), places[None] - places[:, None]
         misfit = np.broadcast_to(np.sum(duals * y, axis=(1, 2))[:, None, None], (len(duals), len(y), len(y))).copy()
-        for a, b in np.ndindex(y.shape[1], y.shape[1]):
-            block = self.precision[:, :, a, :, b]
+        for a, b in itertools.combinations_with_replacement(range(y.shape[1]), 2):
+            block, both = self.precision[:, :, a, :, b], (1 if a == b else 2) * change[..., a] * change[..., b]
             own = np.einsum("gii->gi", block)
-            misfit += change[..., a] * change[..., b] * (own[:, :, None] + own[:, None] - block - block.swapaxes(1, 2))
+            misfit += both * (own[:, :, None] + own[:, None] - block - block.swapaxes(1, 2))  # P is symmetric
         for a in range(y.shape[1]):
             misfit += 2 * change[..., a] * (duals[:, :, None, a] - duals[:, None, :, a])
         return np.logaddexp.reduce(self.log_density(misfit), axis=0) - np.log(len(self.base))

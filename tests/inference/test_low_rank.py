@@ -60,7 +60,7 @@ def test_many_landmarks_are_solved_through_few():
     assert reg.truncation.num_controls == len(reg.posterior.trajectory.positions[0])
     assert reg.truncation.mean_error_mm < 0.01
     assert reg.truncation.matrix_error < solve.MOST_REMAINDER
-    assert f"{reg.truncation.num_controls} landmarks carry all" in reg.summary()
+    assert f"{reg.truncation.num_controls} control points stand for all" in reg.summary()
 
 
 @pytest.mark.parametrize("align", ["none", "rigid"])

@@ -172,11 +172,24 @@ def test_the_next_run_clears_what_a_killed_one_left(tmp_path):
 
 
 def test_a_run_at_work_is_left_alone(tmp_path):
-    with result_folder(tmp_path, NAMES, overwrite=False) as mine:
+    with result_folder(tmp_path, NAMES, overwrite=True) as mine:
         (mine / RECORD).write_text("mine")
         assert write(tmp_path, "other") == 0
         assert (mine / RECORD).read_text() == "mine"
     assert seen(tmp_path)[RECORD] == "mine"
+
+
+def write_while_another_does(out):
+    with result_folder(out, NAMES, overwrite=False) as mine:
+        (mine / RECORD).write_text("mine")
+        assert write(out, "other") == 0
+
+
+def test_a_run_that_was_faster_is_not_overwritten_unasked(tmp_path):
+    with pytest.raises(FileError, match="already; give --overwrite"):
+        write_while_another_does(tmp_path)
+    assert seen(tmp_path)[RECORD] == "other"
+    assert leftovers(tmp_path) == []
 
 
 def test_a_run_that_meets_another_tidying_up_is_left_alone_whoever_is_how_far(tmp_path):
