@@ -56,7 +56,8 @@ def _run(command: str) -> Any:
 
 
 def _say(text: str, status: ExitStatus) -> int:
-    sys.stderr.write(f"kunita: error: {text}\n")
+    with contextlib.suppress(BrokenPipeError):
+        sys.stderr.write(f"kunita: error: {text}\n")
     return status
 
 

@@ -38,11 +38,12 @@ class Console:
         self.errors.print(f"kunita: warning: {text}", markup=False)
 
     def answer(self, text: str, document: Any) -> None:
-        """What the command was asked for."""
-        if self.as_json:
-            sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-        elif not self.quiet:
-            sys.stdout.write(text + "\n")
+        """What the command was asked for; its files are written whether anybody reads this or not."""
+        with contextlib.suppress(BrokenPipeError):
+            if self.as_json:
+                sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+            elif not self.quiet:
+                sys.stdout.write(text + "\n")
 
     @contextlib.contextmanager
     def warnings(self) -> Iterator[None]:

@@ -51,3 +51,15 @@ def test_the_program_ends_with_the_status_of_its_command(tmp_path):
     assert ended.returncode == ExitStatus.REFUSED
     assert ended.stderr.count("\n") == 1
     assert program(tmp_path, "--version").stdout.startswith("kunita ")
+
+
+def test_a_reader_that_goes_away_costs_nothing_but_the_text(case, tmp_path):
+    """As `kunita … 2>&1 | head -1` does: the pipe is closed before the first word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    out = tmp_path / "converted.csv"
+    command = [sys.executable, "-m", "kunita.cli", "convert", str(case / "moving.mrk.json"), str(out)]
+    ended = subprocess.run(command, stdout=writing, stderr=writing, check=False)
+    os.close(writing)
+    assert ended.returncode == 0
+    assert out.exists()
