@@ -147,13 +147,13 @@ def quadrature_weights(num_steps: int) -> np.ndarray:
     return simpson_weights(time_grid(num_steps)) if num_steps else np.ones(1)
 
 
-def rk4_step(field: Callable[[State], State], state: State, step: Scalar) -> State:
-    """One step of the classical Runge–Kutta method for ẏ = field(y), of order 4."""
+def rk4_step(field: Callable[[State], State], state: State, step: Scalar, slope: State | None = None) -> State:
+    """One step of the classical Runge–Kutta method for ẏ = field(y), of order 4; `slope` is field(state) if known."""
 
     def shifted(h: Scalar, slope: State) -> State:
         return jax.tree.map(lambda y, k: y + h * k, state, slope)
 
-    k1 = field(state)
+    k1 = field(state) if slope is None else slope
     k2 = field(shifted(step / 2, k1))
     k3 = field(shifted(step / 2, k2))
     k4 = field(shifted(step, k3))

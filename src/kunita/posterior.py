@@ -192,7 +192,7 @@ dual_change = compiled(AbstractPathSpace.dual_change, hasty=SMALL_MATRIX)
 
 def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str) -> Posterior:
     """Linearise around the fitted flow and condition on the landmarks."""
-    carriers, linear = fit.carriers, fit.linearised()
+    carriers, linear = fit.carriers, fit.linear
     weights = numerics.quadrature_weights(carriers.num_steps)
     shift, correction = dual_change(linear, fit.errors)
     dual = fit.trajectory.momenta[-1] + correction

@@ -182,7 +182,7 @@ def register(
         posterior=fitted.posterior, evidence=fitted.evidence, energy=float(fit.energy), outcome=fit.outcome,
         gap_mm=fit.gap_mm, history=fit.history, warnings=before + fitted.remarks, seconds=time.perf_counter() - began,
         chosen=fitted.choice.chosen, robust=robust, learned_on=() if prior is None else prior.cases, suspicion=doubts,
-        truncation=fit.truncation(fitted.posterior.linear),
+        truncation=fit.truncation,
         weights=_spread_out(fitted.weights, used, len(pairs.moving), 0.0),
     )  # fmt: skip
 

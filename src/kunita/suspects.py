@@ -241,8 +241,16 @@ class _Setting:
 
     def turned_back(self, order: np.ndarray) -> np.ndarray:
         """(n, d) the fixed points in this order, turned and shifted onto the moving ones where the alignment may be."""
-        f = self.fixed[order] @ self.rotation(order)
-        return f + np.median(self.moving - f, axis=0) if self.turns else f
+        known, key = self._turned_back, order.tobytes()
+        if key not in known:
+            f = self.fixed[order] @ self.rotation(order)
+            known[key] = f + np.median(self.moving - f, axis=0) if self.turns else f
+        return known[key]
+
+    @functools.cached_property
+    def _turned_back(self) -> dict[bytes, np.ndarray]:
+        """By order: the search comes back to the given one again and again."""
+        return {}
 
     def remainders(self, orders: np.ndarray) -> np.ndarray:
         """(k,) what the best shift, and where the alignment turns the best rotation, leave of the squared distances.
@@ -295,19 +303,56 @@ class _LeftOut:
 class _Model:
     """The small-deformation model of landmarks on a grid of parameters, g in all, equally likely beforehand.
 
+    P = M⁻¹ − VVᵀ is never formed: V has a column for everything that is given away, the alignment's parameters and the
+    coordinates of landmarks that were left out. Nor is M⁻¹ = G⊗I, where the noise is the same along every axis.
+
     Args:
-        precision: (g, n, d, n, d) P; zero for landmarks that were left out.
+        inverse: (g, n, e, n, e) M⁻¹, or with e = 1 the G of M⁻¹ = G⊗I.
+        given_away: (g, n, d, k) V.
         base: (g,) −½log|M| − ½log|HᵀM⁻¹H|.
         freedom: the coordinates less the parameters of the alignment.
         floor: s₀², mm²: beforehand τ² is inverse gamma of one degree of freedom around it; None if τ = 1 is known.
         kept: (n,) landmarks that were not left out.
     """
 
-    precision: np.ndarray
+    inverse: np.ndarray
+    given_away: np.ndarray
     base: np.ndarray
     freedom: int
     floor: float | None
     kept: np.ndarray
+
+    @property
+    def axes(self) -> np.ndarray:
+        """(d, d) what a block of `inverse` is multiplied with, to be one of M⁻¹: I where it is a single number."""
+        d = self.given_away.shape[2]
+        return np.eye(d) if self.inverse.shape[2] == 1 else np.ones((d, d))
+
+    def between(self, a: int, b: int) -> np.ndarray:
+        """(g, n, n) P between the axis a of all landmarks and the axis b."""
+        e, v = self.inverse.shape[2], self.given_away
+        return self.axes[a, b] * self.inverse[:, :, a % e, :, b % e] - v[:, :, a] @ v[:, :, b].swapaxes(1, 2)
+
+    def column(self, i: int) -> np.ndarray:
+        """(g, n, d, d) P between all landmarks and one."""
+        v = self.given_away
+        return self.axes * self.inverse[:, :, :, i, :] - v @ v[:, None, i].swapaxes(2, 3)
+
+    @functools.cached_property
+    def blocks(self) -> np.ndarray:
+        """(g, n, d, d) P of each landmark with itself."""
+        own = np.einsum("giaib->giab", self.inverse)
+        return self.axes * own - self.given_away @ self.given_away.swapaxes(2, 3)
+
+    def duals(self, y: np.ndarray) -> np.ndarray:
+        """(g, n, d) λ = Py."""
+        v = self.given_away.reshape(len(self.base), y.size, self.given_away.shape[-1])
+        given = v @ (y.ravel() @ v)[..., None]
+        return (_times(self.inverse, y.ravel()) - given[..., 0]).reshape(-1, *y.shape)
+
+    def misfit(self, y: np.ndarray) -> np.ndarray:
+        """(g,) yᵀPy."""
+        return np.einsum("gia,ia->g", self.duals(y), y)
 
     def log_density(self, misfit: np.ndarray) -> np.ndarray:
         """Log p(y | θ) from yᵀPy, τ integrated out: (g, …) for (g, …)."""
@@ -316,23 +361,22 @@ class _Model:
 
     def log_evidence(self, y: np.ndarray) -> float:
         """Log p(y), θ averaged over."""
-        return float(
-            np.logaddexp.reduce(self.log_density(np.sum(self.duals(y) * y, axis=(1, 2)))) - np.log(len(self.base))
-        )
+        return float(np.logaddexp.reduce(self.log_density(self.misfit(y))) - np.log(len(self.base)))
 
     def swapped_log_evidence(self, y: np.ndarray, places: np.ndarray) -> np.ndarray:
         """(n, n) the same after each exchange of two fixed landmarks: yᵢ changes by e = fⱼ − fᵢ and yⱼ by −e.
 
-        The misfit changes by 2e·(λᵢ − λⱼ) + eᵀ(Pᵢᵢ + Pⱼⱼ − Pᵢⱼ − Pⱼᵢ)e, λ = Py.
+        The misfit changes by 2e·(λᵢ − λⱼ) + eᵀ(Pᵢᵢ + Pⱼⱼ − Pᵢⱼ − Pⱼᵢ)e, λ = Py; the same for j and i.
         """
         duals, change = self.duals(y), places[None] - places[:, None]
-        misfit = np.broadcast_to(np.sum(duals * y, axis=(1, 2))[:, None, None], (len(duals), len(y), len(y))).copy()
+        misfit = np.zeros((len(duals), len(y), len(y)))
         for a, b in itertools.combinations_with_replacement(range(y.shape[1]), 2):
-            block, both = self.precision[:, :, a, :, b], (1 if a == b else 2) * change[..., a] * change[..., b]
+            block, both = self.between(a, b), (1 if a == b else 2) * change[..., a] * change[..., b]
             own = np.einsum("gii->gi", block)
-            misfit += both * (own[:, :, None] + own[:, None] - block - block.swapaxes(1, 2))  # P is symmetric
-        for a in range(y.shape[1]):
-            misfit += 2 * change[..., a] * (duals[:, :, None, a] - duals[:, None, :, a])
+            misfit += both * (0.5 * own[:, :, None] + 0.5 * own[:, None] - block)
+        ahead = duals @ places.T  # (g, i, j) λᵢ·fⱼ
+        misfit += 2 * (ahead - np.einsum("gii->gi", ahead)[:, :, None])
+        misfit += misfit.swapaxes(1, 2) + np.einsum("gia,ia->g", duals, y)[:, None, None]
         return np.logaddexp.reduce(self.log_density(misfit), axis=0) - np.log(len(self.base))
 
     def left_out(self, y: np.ndarray) -> _LeftOut:
@@ -343,10 +387,10 @@ class _Model:
         """
         d = y.shape[1]
         duals = self.duals(y)
-        blocks = np.einsum("giaib->giab", self.precision) + np.eye(d) * ~self.judged[:, None, None]
+        blocks = np.where(self.judged[:, None, None], self.blocks, np.eye(d))
         misses = np.linalg.solve(blocks, duals[..., None])[..., 0]
         own = np.sum(misses * duals, axis=-1)
-        others = np.maximum(np.sum(duals * y, axis=(1, 2))[:, None] - own, 0)
+        others = np.maximum(np.einsum("gia,ia->g", duals, y)[:, None] - own, 0)
         freedom = self.freedom - d
         log = self.base[:, None] - 0.5 * np.linalg.slogdet(blocks)[1] + _log_radial(others, freedom, self.floor)
         weights = np.exp(log - np.logaddexp.reduce(log, axis=0))
@@ -358,25 +402,20 @@ class _Model:
         return _LeftOut(chances, np.linalg.norm(np.einsum("gi,gia->ia", weights, misses), axis=1))
 
     def without(self, i: int) -> "_Model":
-        """The model of the other landmarks: P − P·ᵢPᵢᵢ⁻¹Pᵢ·."""
-        block, column = self.precision[:, i, :, i, :], self.precision[:, :, :, i, :]
-        solved = np.linalg.solve(block, np.moveaxis(column, -1, 1).reshape(*block.shape[:2], -1))
-        removed = (column.reshape(len(block), -1, block.shape[1]) @ solved).reshape(self.precision.shape)
-        base = self.base - 0.5 * np.linalg.slogdet(block)[1]
+        """The model of the other landmarks: P − P·ᵢPᵢᵢ⁻¹Pᵢ·, with the columns P·ᵢC⁻ᵀ more in V, Pᵢᵢ = CCᵀ."""
+        column = self.column(i)
+        factor = np.linalg.cholesky(column[:, i])
+        more = column @ np.linalg.inv(factor).swapaxes(1, 2)[:, None]
+        base = self.base - np.sum(np.log(np.einsum("gaa->ga", factor)), axis=1)
         kept = self.kept & (np.arange(len(self.kept)) != i)
-        return _Model(
-            np.subtract(self.precision, removed, out=removed), base, self.freedom - block.shape[-1], self.floor, kept
-        )
+        given_away = np.concatenate([self.given_away, more], axis=-1)
+        return _Model(self.inverse, given_away, base, self.freedom - factor.shape[-1], self.floor, kept)
 
     @functools.cached_property
     def judged(self) -> np.ndarray:
         """(n,) of which the others say anything in every direction: the alignment may need a landmark for itself."""
-        blocks = np.einsum("giaib->giab", self.precision[:1])[0]
-        return self.kept & (np.linalg.eigvalsh(blocks)[:, 0] > DETERMINED * np.abs(self.precision[0]).max())
-
-    def duals(self, y: np.ndarray) -> np.ndarray:
-        """(g, n, d) λ = Py."""
-        return (self.precision.reshape(-1, y.size, y.size) @ y.ravel()).reshape(-1, *y.shape)
+        blocks = self.blocks[0]
+        return self.kept & (np.linalg.eigvalsh(blocks)[:, 0] > DETERMINED * np.abs(blocks).max())
 
 
 def _log_radial(misfit: np.ndarray, freedom: int, floor: float | None) -> np.ndarray:
@@ -399,7 +438,7 @@ def _model(setting: _Setting, noise: np.ndarray, known: bool, numbers: int = MOS
         few = _some(n)
         sample = _model_at(setting.take(few), noise[few], known, grid)
         y = setting.displacements(np.arange(n))[few]
-        grid = grid[np.argsort(sample.log_density(np.sum(sample.duals(y) * y, axis=(1, 2))))[-most:]]
+        grid = grid[np.argsort(sample.log_density(sample.misfit(y)))[-most:]]
     return _model_at(setting, noise, known, grid)
 
 
@@ -414,37 +453,50 @@ def _model_at(setting: _Setting, noise: np.ndarray, known: bool, grid: np.ndarra
     freedom = n * d - setting.basis.shape[1]
     turn, level = setting.rotation(np.arange(n)), float(np.mean(np.trace(noise, axis1=1, axis2=2))) / d
     squared = _squared_distances(setting.moving, setting.moving)
-    grams = np.array([a**2 * np.exp(-0.5 * squared / scale**2) + w**2 * np.eye(n) for scale, a, w in grid])
-    inverse, log_det = _inverted(grams, turn.T @ noise @ turn / level)
-    solved = inverse @ setting.basis
-    inner = setting.basis.T @ solved
-    precision = np.subtract(inverse, solved @ np.linalg.solve(inner, solved.swapaxes(1, 2)), out=inverse)
+    inverse, log_det = _inverted(squared, turn.T @ noise @ turn / level, grid)
+    basis = setting.basis
+    solved = _times(inverse, basis)
+    inner = basis.T @ solved
+    given_away = solved @ np.linalg.inv(np.linalg.cholesky(inner)).swapaxes(1, 2)
     unit, floor = (level, None) if known else (1.0, (EXACT * setting.extent) ** 2)
-    precision /= unit
     base = -0.5 * (log_det + np.linalg.slogdet(inner)[1] + freedom * np.log(unit))
-    return _Model(precision.reshape(-1, n, d, n, d), base, freedom, floor, np.ones(n, dtype=bool))
+    given_away = given_away.reshape(len(grid), n, d, basis.shape[1]) / np.sqrt(unit)
+    return _Model(inverse / unit, given_away, base, freedom, floor, np.ones(n, dtype=bool))
 
 
-def _inverted(grams: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(g, nd, nd) M⁻¹ and (g,) log|M| of M = K⊗I + D; of n×n matrices where the noise is the same along every axis."""
+def _inverted(squared: np.ndarray, noise: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """M⁻¹ as (g, n, e, n, e) and (g,) log|M| of M = a²K⊗I + D: e = 1 where the noise is the same along every axis.
+
+    With D⁻¹ = RᵀR and RKRᵀ = QΛQᵀ, all amplitudes of a length scale are M⁻¹ = RᵀQ(1 + a²Λ)⁻¹QᵀR.
+    """
     n, d = noise.shape[:2]
-    variances = np.trace(noise, axis1=1, axis2=2) / d
-    if np.allclose(noise, variances[:, None, None] * np.eye(d), rtol=0, atol=1e-9 * variances.min()):
-        small = grams + np.diag(variances)
-        return _for_each_axis(np.linalg.inv(small), d), d * np.linalg.slogdet(small)[1]
-    full = _for_each_axis(grams, d)
-    for i in range(n):
-        full[:, i * d : (i + 1) * d, i * d : (i + 1) * d] += noise[i]
-    return np.linalg.inv(full), np.linalg.slogdet(full)[1]
+    e = 1 if _alike_along_axes(noise) else d
+    inverse, log_det = np.empty((len(grid), n * e, n * e)), np.empty(len(grid))
+    for scale, white in np.unique(grid[:, ::2], axis=0):
+        rows = np.flatnonzero((grid[:, ::2] == (scale, white)).all(axis=1))
+        factor = np.linalg.cholesky(noise[:, :e, :e] + white**2 * np.eye(e))
+        root = np.linalg.inv(factor)
+        alike = (root.reshape(n * e, e) @ root.reshape(n * e, e).T).reshape(n, e, n, e)  # RᵢRⱼᵀ
+        gram = np.exp(-0.5 / scale**2 * squared)[:, None, :, None] * alike
+        values, vectors = np.linalg.eigh(gram.reshape(n * e, n * e))
+        half = (root.swapaxes(1, 2) @ vectors.reshape(n, e, n * e)).reshape(n * e, n * e)
+        sizes = 1 + grid[rows, 1:2] ** 2 * np.maximum(values, 0)
+        inverse[rows] = (half / sizes[:, None]) @ half.T
+        log_noise = 2 * np.sum(np.log(np.einsum("iaa->ia", factor)))
+        log_det[rows] = d / e * (log_noise + np.sum(np.log(sizes), axis=1))
+    return inverse.reshape(-1, n, e, n, e), log_det
 
 
-def _for_each_axis(matrices: np.ndarray, d: int) -> np.ndarray:
-    """(g, nd, nd) K⊗I of (g, n, n) K: `np.kron` multiplies all of it out."""
-    count, n, _ = matrices.shape
-    full = np.zeros((count, n, d, n, d))
-    for axis in range(d):
-        full[:, :, axis, :, axis] = matrices
-    return full.reshape(count, n * d, n * d)
+def _alike_along_axes(noise: np.ndarray) -> bool:
+    """Whether every landmark's noise is the same in every direction."""
+    variances = noise[:, :1, :1]
+    return bool(np.all(np.abs(noise - variances * np.eye(noise.shape[1])) <= 1e-9 * variances.min()))
+
+
+def _times(inverse: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(g, n·d, …) M⁻¹B of (n·d, …) B: a product with G for each axis, where M⁻¹ = G⊗I."""
+    count, size = len(inverse), inverse.shape[1] * inverse.shape[2]
+    return (inverse.reshape(count, size, size) @ right.reshape(size, right.size // size)).reshape(count, *right.shape)
 
 
 def _length_scales(moving: np.ndarray) -> np.ndarray:
@@ -620,7 +672,10 @@ def _outliers(model: _Model, y: np.ndarray, level: float) -> tuple[int, ...]:
     n, d = y.shape
     taken: list[int] = []
     guilty = 0
-    while len(taken) < min(MOST_OUTLIERS * n, guilty + HIDDEN) and model.freedom >= 2 * d:
+    while len(taken) < min(MOST_OUTLIERS * n, guilty + HIDDEN):
+        model = model.without(taken[-1]) if taken else model
+        if model.freedom < 2 * d:
+            break
         chances = model.left_out(y).chances
         worst = int(np.argmin(chances))
         if not model.judged[worst]:
@@ -628,7 +683,6 @@ def _outliers(model: _Model, y: np.ndarray, level: float) -> tuple[int, ...]:
         taken.append(worst)
         if -np.expm1(model.kept.sum() * np.log1p(-min(chances[worst], 1 - 1e-12))) < level:
             guilty = len(taken)
-        model = model.without(worst)
     return tuple(taken[:guilty])
 
 

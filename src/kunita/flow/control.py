@@ -96,21 +96,24 @@ def guided_geodesic(
     momenta: Float[Array, "n d"],
     controls: Controls,
     times: Float[Array, " t"],
-) -> tuple[Guided, Trajectory]:
-    """`shooting.geodesic` with K_XC K_CC⁻¹K_CX for K: the trajectory of all landmarks, and of the control points.
+) -> Guided:
+    """`shooting.geodesic` with K_XC K_CC⁻¹K_CX for K: the trajectory of all landmarks.
 
     Every landmark keeps its momentum, ṗᵢ = −Dv(qᵢ)ᵀpᵢ, and lends it to the control points anew at every instant; left
     to themselves, theirs would after a while no longer stand for it.
     """
     velocity = lambda q, p: guided_field(kernel, controls, (q, p))[:2]
-    q, p, jacobian = followed(velocity, positions, momenta, times)
-    carried = jax.lax.map(lambda phase: guided_field(kernel, controls, phase), (q, p))
-    energies = 0.5 * jnp.einsum("tia,tia->t", p, carried[0])
-    middles = _middles(kernel, controls, (q, p), carried[:2], jnp.diff(times))
-    return (
-        Guided(times, q, p, jacobian, energies),
-        Trajectory(times, q[:, controls], carried[2], jacobian[:, controls], energies, middles),
-    )
+    return Guided(times, *followed(velocity, positions, momenta, times))
+
+
+@compiled
+def carriers_of(kernel: AbstractKernel, landmarks: Guided, controls: Controls) -> Trajectory:
+    """The trajectory of the control points, with the momenta that they carry for all landmarks."""
+    path = landmarks.positions, landmarks.momenta
+    v, dv, carried = jax.lax.map(lambda phase: guided_field(kernel, controls, phase), path)
+    middles = _middles(kernel, controls, path, (v, dv), jnp.diff(landmarks.times))
+    q, jacobians = landmarks.positions[:, controls], landmarks.jacobians[:, controls]
+    return Trajectory(landmarks.times, q, carried, jacobians, landmarks.energies, middles)
 
 
 def _middles(

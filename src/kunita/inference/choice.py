@@ -421,7 +421,7 @@ def flow_evidence(sample: Sample, dials: Dials, theta: np.ndarray, near: Fit | N
     fit, settled = solve.solve_observed(observed, kernel, sample.trend, start, momenta=momenta, roughly=True)
     if not (fit.converged and settled):
         return -np.inf, None
-    value = float(gauss_newton_evidence(fit.linearised(), fit.energy)) + float(repetition(sample, fit.noise))
+    value = float(gauss_newton_evidence(fit.linear, fit.energy)) + float(repetition(sample, fit.noise))
     return value, fit
 
 

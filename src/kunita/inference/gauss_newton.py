@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from kunita.flow.control import Guided
 from kunita.inference.path_space import AbstractPathSpace, linearise
 from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, Step, advance, settle
 from kunita.programs import SMALL_MATRIX, compiled
@@ -100,5 +101,5 @@ def descends(old: State, new: State) -> bool:
     Beyond rounding, that is; where there are control points, which the equations of the optimum are blind to, beyond
     what these leave out.
     """
-    slack = 1e-12 if old.carriers.middles is None else 1e-7
+    slack = 1e-7 if isinstance(old.trajectory, Guided) else 1e-12
     return new.trusted and bool(new.energy <= old.energy * (1 + slack))

@@ -122,16 +122,16 @@ def path_space(
 
 
 class LowRankPathSpace(AbstractPathSpace):
-    """S ≈ UUᵀ + R, U = Λ_XC L⁻ᵀ with LLᵀ = Λ_CC, R block by block: the anchors are the control points C.
+    """S ≈ UᵀU + R, U = L⁻¹Λ_CX with LLᵀ = Λ_CC, R block by block: the anchors are the control points C.
 
-    R = D + E, where E = Λ_XX − UUᵀ at each landmark by itself is the variance that the control points leave to it: so
-    no variance is lost, only what the remainders of different landmarks have in common. With R = GGᵀ, Ũ = G⁻¹U and
-    NNᵀ = I + ŨᵀŨ everything costs n·r² (Woodbury). `remainder` is tr(D⁻¹E), a bound on how much S can be wrong in any
+    R = D + E, where E = Λ_XX − UᵀU at each landmark by itself is the variance that the control points leave to it: so
+    no variance is lost, only what the remainders of different landmarks have in common. With R = GGᵀ, the root
+    Ũ = UG⁻ᵀ and NNᵀ = I + ŨŨᵀ everything costs n·r² (Woodbury). `remainder` is tr(D⁻¹E), a bound on how much S can be wrong in any
     direction, relative to itself.
     """
 
     anchor_factor: Float[Array, "c c"]
-    root: Float[Array, "nd c"]
+    root: Float[Array, "c nd"]
     noise_factor: Float[Array, "n d d"]
     inner_factor: Float[Array, "c c"]
     design: Float[Array, "nd b"]
@@ -148,35 +148,35 @@ class LowRankPathSpace(AbstractPathSpace):
         return 2 * sum(logs, start=jnp.zeros(()))
 
     def precision(self) -> Float[Array, "n d d"]:
-        """(R⁻¹ − R⁻¹U(NNᵀ)⁻¹UᵀR⁻¹)ᵢᵢ."""
+        """(R⁻¹ − R⁻¹Uᵀ(NNᵀ)⁻¹UR⁻¹)ᵢᵢ."""
         back = numerics.inverse_small(self.noise_factor)
-        half = numerics.solve_lower(self.inner_factor, self.root.T).reshape(-1, *self.jacobians.shape[:2])
+        half = numerics.solve_lower(self.inner_factor, self.root).reshape(-1, *self.jacobians.shape[:2])
         inner = jnp.eye(back.shape[1]) - jnp.einsum("kia,kib->iab", half, half)
         return jnp.einsum("iba,ibc,icd->iad", back, inner, back)
 
     def to_anchors(self, dual: Float[Array, "nd ..."]) -> Float[Array, "c ..."]:
-        """Λ_CC⁻¹Λ_CX B = L⁻ᵀUᵀB."""
+        """Λ_CC⁻¹Λ_CX B = L⁻ᵀUB."""
         at = jnp.einsum("iab,ib...->ia...", self.noise_factor.swapaxes(1, 2), _blocks(dual, self.noise_factor))
-        product = self.root.T @ at.reshape(dual.shape)
+        product = self.root @ at.reshape(dual.shape)
         return jax.scipy.linalg.solve_triangular(self.anchor_factor.T, product)
 
     def whitener(self) -> Float[Array, "c c"]:
-        """Λ_CC⁻¹ − (Λ_CC + B)⁻¹ = L⁻ᵀ(I − (I + ŨᵀŨ)⁻¹)L⁻¹, B = Λ_CX R⁻¹Λ_XC, by a Cholesky factor of the middle."""
+        """Λ_CC⁻¹ − (Λ_CC + B)⁻¹ = L⁻ᵀ(I − (I + ŨŨᵀ)⁻¹)L⁻¹, B = Λ_CX R⁻¹Λ_XC, by a Cholesky factor of the middle."""
         eye = jnp.eye(len(self.inner_factor))
         half = numerics.cholesky(eye - numerics.solve_cholesky(self.inner_factor, eye))
         return jax.scipy.linalg.solve_triangular(self.anchor_factor.T, half).T
 
 
 def solve_low_rank(
-    root: Float[Array, "nd c"],
+    root: Float[Array, "c nd"],
     noise_factor: Float[Array, "n d d"],
     inner_factor: Float[Array, "c c"],
     right: Float[Array, "nd ..."],
 ) -> Float[Array, "nd ..."]:
-    """(UUᵀ + R)⁻¹B = G⁻ᵀ(I − Ũ(NNᵀ)⁻¹Ũᵀ)G⁻¹B, with Ũ = G⁻¹U the root, R = GGᵀ and NNᵀ = I + ŨᵀŨ."""
+    """(UᵀU + R)⁻¹B = G⁻ᵀ(I − Ũᵀ(NNᵀ)⁻¹Ũ)G⁻¹B, with Ũ = UG⁻ᵀ the root, R = GGᵀ and NNᵀ = I + ŨŨᵀ."""
     back = numerics.inverse_small(noise_factor)
     white = jnp.einsum("iab,ib...->ia...", back, _blocks(right, back)).reshape(right.shape)
-    white = white - root @ numerics.solve_cholesky(inner_factor, root.T @ white)
+    white = white - root.T @ numerics.solve_cholesky(inner_factor, root @ white)
     return jnp.einsum("iba,ib...->ia...", back, _blocks(white, back)).reshape(right.shape)
 
 
@@ -196,15 +196,15 @@ def low_rank_path_space(
     path = transport.landmark_path(trajectory)
     anchors = transport.Path(path.positions[:, controls], path.jacobians[:, controls])
     (n, d), size = noise.shape[:2], noise.shape[0] * noise.shape[1]
-    cross = covariance.flow_covariance(kernel, weights, path, anchors).reshape(size, -1)
-    anchor_factor = numerics.cholesky(_rows(cross, controls, d))
-    root = numerics.solve_lower(anchor_factor, cross.T).T
-    known = jnp.einsum("iak,ibk->iab", root.reshape(n, d, -1), root.reshape(n, d, -1))
+    cross = covariance.flow_covariance(kernel, weights, anchors, path).reshape(-1, size)
+    anchor_factor = numerics.cholesky(_columns(cross, controls, d))
+    root = numerics.solve_lower(anchor_factor, cross).reshape(-1, n, d)
+    known = jnp.einsum("kia,kib->iab", root, root)
     left = covariance.flow_variance(kernel, weights, path) - known
     left = jnp.where(jnp.trace(left, axis1=1, axis2=2)[:, None, None] > 0, left, 0.0)  # below it, rounding
     noise_factor = numerics.cholesky_small(noise + left)
-    root = jnp.einsum("iab,ibk->iak", numerics.inverse_small(noise_factor), root.reshape(n, d, -1)).reshape(size, -1)
-    inner_factor = numerics.cholesky(jnp.eye(root.shape[1]) + root.T @ root, jitter=0.0)
+    root = jnp.einsum("iab,kib->kia", numerics.inverse_small(noise_factor), root).reshape(-1, size)
+    inner_factor = numerics.cholesky(jnp.eye(len(root)) + root @ root.T, jitter=0.0)
     jacobians = trajectory.jacobians[-1]
     design = (jacobians @ trend.basis(trajectory.positions[0])).reshape(size, -1)
     solved = solve_low_rank(root, noise_factor, inner_factor, design)
@@ -215,9 +215,9 @@ def low_rank_path_space(
     )  # fmt: skip
 
 
-def _rows(cross: Float[Array, "nd c"], controls: Controls, d: int) -> Float[Array, "c c"]:
-    """Λ_CC among the rows of Λ_XC."""
-    return numerics.symmetric(cross.reshape(-1, d, cross.shape[1])[controls].reshape(-1, cross.shape[1]))
+def _columns(cross: Float[Array, "c nd"], controls: Controls, d: int) -> Float[Array, "c c"]:
+    """Λ_CC among the columns of Λ_CX."""
+    return numerics.symmetric(cross.reshape(len(cross), -1, d)[:, controls].reshape(len(cross), -1))
 
 
 path_space_jit = compiled(path_space, hasty=TRAJECTORY_OF_FEW)

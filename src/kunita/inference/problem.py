@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.flow import shooting
-from kunita.flow.control import Controls, guided_geodesic
+from kunita.flow.control import Controls, carriers_of, guided_geodesic
 from kunita.inference.trend import Alignment, Trend
 from kunita.kernels import AbstractKernel
 from kunita.observations import mahalanobis
@@ -77,7 +77,6 @@ class Step(eqx.Module):
 class State(eqx.Module):
     """A point of the search, with everything that was computed there.
 
-    `trajectory` is of the landmarks, `carriers` of those that carry the momentum: the same, unless there are controls.
     `gap_mm` is the largest gap; `misfit_mm` is the larger of that (in proportion, along directions in which a landmark
     is vaguer than the typical one) and of the shift that the pull on the alignment stands for.
     """
@@ -85,7 +84,6 @@ class State(eqx.Module):
     alignment: Alignment
     momenta: Float[Array, "n d"]
     trajectory: shooting.Trajectory
-    carriers: shooting.Trajectory
     energy: Scalar
     errors: Errors
     gap_mm: Scalar
@@ -110,21 +108,25 @@ def departure(
     return alignment, (alignment(problem.moving), momenta + step.momenta)
 
 
-def flow(
-    problem: Problem, start: shooting.Phase, times: Float[Array, " t"]
-) -> tuple[shooting.Trajectory, shooting.Trajectory]:
-    """The trajectory of the landmarks, and of those that carry the momentum."""
-    if problem.controls is not None:
-        return guided_geodesic(problem.kernel, *start, problem.controls, times)
-    trajectory = shooting.geodesic(problem.kernel, *start, times)
-    return trajectory, trajectory
+def flow(problem: Problem, start: shooting.Phase, times: Float[Array, " t"]) -> shooting.Trajectory:
+    """The trajectory of the landmarks."""
+    if problem.controls is None:
+        return shooting.geodesic(problem.kernel, *start, times)
+    return guided_geodesic(problem.kernel, *start, problem.controls, times)
+
+
+def carriers(problem: Problem, trajectory: shooting.Trajectory) -> shooting.Trajectory:
+    """Of those that carry the momentum: the landmarks themselves, unless there are control points."""
+    if problem.controls is None:
+        return trajectory
+    return carriers_of(problem.kernel, trajectory, problem.controls)
 
 
 def arrival(problem: Problem, start: shooting.Phase, times: Float[Array, " t"]) -> shooting.Phase:
     """(φ₁, λ): the end of the flow alone, which is differentiated more cheaply."""
     if problem.controls is None:
         return shooting.endpoint(problem.kernel, *start, times)
-    trajectory, _ = flow(problem, start, times)
+    trajectory = flow(problem, start, times)
     return trajectory.positions[-1], trajectory.momenta[-1]
 
 
@@ -156,11 +158,11 @@ def look(
 ) -> State:
     """Shoot from where a step leads, and evaluate the energy and both equations of the optimum there."""
     alignment, start = departure(problem, alignment, momenta, step)
-    trajectory, carriers = flow(problem, start, times)
+    trajectory = flow(problem, start, times)
     end = trajectory.positions[-1], trajectory.momenta[-1]
     errors = errors_of(problem, start, end)
     return State(
-        alignment, start[1], trajectory, carriers,
+        alignment, start[1], trajectory,
         energy=trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(problem.targets - end[0], problem.noise)),
         errors=errors, gap_mm=jnp.max(jnp.abs(errors.gap)),
         misfit_mm=misfit_mm(errors, problem.noise, problem.kernel.variance),

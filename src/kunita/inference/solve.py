@@ -30,7 +30,17 @@ from kunita.flow.control import Controls, choose_controls, displacement_by_trunc
 from kunita.inference.gauss_newton import Memory, gauss_newton
 from kunita.inference.newton import exact_newton
 from kunita.inference.path_space import AbstractPathSpace, LowRankPathSpace, linearise, path_space
-from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, look, look_again, no_step, settle
+from kunita.inference.problem import (
+    SEARCH_DRIFT,
+    Errors,
+    Problem,
+    State,
+    carriers,
+    look,
+    look_again,
+    no_step,
+    settle,
+)
 from kunita.inference.trend import Alignment, Trend
 from kunita.inference.trust_region import trust_region
 from kunita.kernels import AbstractKernel
@@ -152,15 +162,17 @@ class Fit:
     def converged(self) -> bool:
         return self.outcome.converged
 
-    def linearised(self) -> AbstractPathSpace:
+    @functools.cached_property
+    def linear(self) -> AbstractPathSpace:
         """The linearised model around the fitted flow."""
         return linearise(self.kernel, self.trajectory, self.noise, self.trend, self.controls)
 
-    def truncation(self, linear: AbstractPathSpace) -> Truncation | None:
+    @property
+    def truncation(self) -> Truncation | None:
         """What the control points leave out, if there are any, of the fit and of its linearised model."""
-        if not isinstance(linear, LowRankPathSpace):
+        if not isinstance(self.linear, LowRankPathSpace):
             return None
-        return Truncation(len(self.carriers.positions[0]), self.truncation_mm, float(linear.remainder))
+        return Truncation(len(self.carriers.positions[0]), self.truncation_mm, float(self.linear.remainder))
 
     @property
     def iterations(self) -> int:
@@ -201,10 +213,9 @@ def with_controls(problem: Problem, alignment: Alignment) -> Iterator[Problem]:
 
 def _is_complete(fit: Fit) -> bool:
     """Whether control points left out little enough of the flow, and of its linearised model, for every landmark."""
-    linear = fit.linearised()
-    assert isinstance(linear, LowRankPathSpace)
+    assert fit.truncation is not None
     least = np.sqrt(np.linalg.eigvalsh(np.asarray(fit.noise))[:, 0])
-    return bool(np.all(fit.truncation_mm <= TRUNCATION * least) and linear.remainder <= MOST_REMAINDER)
+    return bool(np.all(fit.truncation_mm <= TRUNCATION * least) and fit.truncation.matrix_error <= MOST_REMAINDER)
 
 
 def _search(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] | None, roughly: bool) -> Fit:
@@ -223,10 +234,11 @@ def _search(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"]
         state = finely(problem, state, tolerance, log, memory)
     failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
     outcome = Outcome.CONVERGED if state.misfit <= tolerance else failure
+    carrying = carriers(problem, state.trajectory)
     return Fit(
         problem.kernel, problem.trend, state.alignment, state.trajectory, problem.targets, problem.noise,
         state.errors, float(state.energy), float(state.gap_mm), outcome, tuple(log),
-        state.carriers, problem.controls, _truncation(problem, state),
+        carrying, problem.controls, _truncation(problem, state.trajectory, carrying),
     )  # fmt: skip
 
 
@@ -251,12 +263,12 @@ def finely(problem: Problem, state: State, tolerance: float, log: Log, memory: M
     return directly(problem, fine, tolerance, shooting.MAX_DRIFT, log, memory)
 
 
-def _truncation(problem: Problem, state: State) -> float:
+def _truncation(problem: Problem, trajectory: shooting.Trajectory, carrying: shooting.Trajectory) -> float:
     """How far a landmark would be carried by what the control points leave of the velocity, at most, mm."""
     if problem.controls is None:
         return 0.0
-    weights = numerics.simpson_weights(np.asarray(state.trajectory.times))
-    shift = displacement_by_truncation(problem.kernel, weights, state.trajectory, state.carriers)
+    weights = numerics.simpson_weights(np.asarray(trajectory.times))
+    shift = displacement_by_truncation(problem.kernel, weights, trajectory, carrying)
     return float(jnp.max(jnp.linalg.norm(shift, axis=1)))
 
 
