@@ -1,7 +1,7 @@
 """The posterior over deformations: where any point goes, and how sure that is."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -387,12 +387,21 @@ def _leave_one_out(posterior: Posterior) -> tuple[Float[Array, "n d d"], Float[A
 
 def in_chunks(function: Callable[[Posterior, Array], Any], posterior: Posterior, points: Float[Array, "m d"]) -> Any:
     """Apply a function point-wise in chunks of a few fixed sizes, so that it compiles a few times at most."""
-    pieces = []
-    for start in range(0, max(len(points), 1), CHUNKS[-1]):
-        chunk = points[start : start + CHUNKS[-1]]
-        size = next(size for size in CHUNKS if size >= len(chunk))
+    pieces, rest = [], points
+    for size in chunk_sizes(len(points)):
+        chunk, rest = rest[:size], rest[size:]
         padded = np.concatenate(
             [chunk, np.broadcast_to(posterior.alignment.center, (size - len(chunk), chunk.shape[1]))]
         )
         pieces.append(jax.tree.map(operator.itemgetter(slice(len(chunk))), to_numpy(function(posterior, padded))))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
+
+
+def chunk_sizes(count: int) -> Iterator[int]:
+    """Chunks for so many points, the largest first, none of which (but of the smallest size) is less than half full."""
+    left = max(count, 1)
+    while left > 0:
+        size = next((size for size in CHUNKS if left <= size <= 2 * left), None)
+        size = size or max((size for size in CHUNKS if size <= left), default=CHUNKS[0])
+        yield size
+        left -= size

@@ -27,9 +27,10 @@ def many(n=60):
 @functools.cache
 def guided(remainder):
     q, p = many()
-    controls = control.choose_controls(KERNEL, q, np.ones(len(q)), remainder, len(q))
+    controls = next(control.choose_controls(KERNEL, q, np.ones(len(q)), [remainder], len(q)))
     with jax.enable_x64(True):
-        return controls, jax.jit(control.guided_geodesic)(KERNEL, q, p, controls, TIMES)
+        landmarks = jax.jit(control.guided_geodesic)(KERNEL, q, p, controls, TIMES)
+        return controls, (landmarks, control.carriers_of(KERNEL, landmarks, controls))
 
 
 @functools.cache
@@ -42,7 +43,7 @@ def exact():
 def test_control_points_leave_no_more_variance_than_asked(remainder):
     q, _ = many()
     precisions = np.linspace(0.5, 2.0, len(q))
-    controls = control.choose_controls(KERNEL, q, precisions, remainder, len(q))
+    controls = next(control.choose_controls(KERNEL, q, precisions, [remainder], len(q)))
     gram = np.asarray(KERNEL.gram(q, q))
     known = gram[:, controls] @ np.linalg.solve(gram[np.ix_(controls, controls)], gram[controls])
     left = np.diag(gram - known) @ precisions
@@ -54,14 +55,23 @@ def test_control_points_leave_no_more_variance_than_asked(remainder):
 
 def test_control_points_are_refused_where_they_do_not_pay_and_come_in_multiples():
     q, _ = many()
-    assert control.choose_controls(kunita.Matern32(2.0, 4.0), q, np.ones(60), 1e-3, 30) is None
-    assert len(control.choose_controls(KERNEL, q, np.ones(60), 0.1, 60, multiple=8)) % 8 == 0
+    assert not list(control.choose_controls(kunita.Matern32(2.0, 4.0), q, np.ones(60), [1e-3], 30))
+    assert len(next(control.choose_controls(KERNEL, q, np.ones(60), [0.1], 60, multiple=8))) % 8 == 0
+
+
+def test_fewer_control_points_are_the_first_of_more():
+    q, _ = many()
+    few, more = control.choose_controls(KERNEL, q, np.ones(60), [10.0, 0.1], 60)
+    assert len(few) < len(more)
+    np.testing.assert_array_equal(few, more[: len(few)])
+    np.testing.assert_array_equal(more, next(control.choose_controls(KERNEL, q, np.ones(60), [0.1], 60)))
 
 
 def test_with_every_landmark_a_control_point_the_flow_is_the_geodesic():
     q, p = many(12)
     with jax.enable_x64(True):
-        landmarks, carriers = control.guided_geodesic(KERNEL, q, p, np.arange(12), TIMES)
+        landmarks = control.guided_geodesic(KERNEL, q, p, np.arange(12), TIMES)
+        carriers = control.carriers_of(KERNEL, landmarks, np.arange(12))
         plain = shooting.geodesic(KERNEL, q, p, TIMES)
     # the Gram matrix is solved with a jitter of 1e-12 and a condition that multiplies it
     for one, other in ((landmarks.positions, plain.positions), (carriers.positions, plain.positions)):
@@ -90,7 +100,7 @@ def test_momentum_goes_with_the_flow_and_measures_the_time_steps():
     drifts = []
     for steps in (4, 8, 16):
         with jax.enable_x64(True):
-            landmarks, _ = control.guided_geodesic(KERNEL, *many(), controls, numerics.time_grid(steps))
+            landmarks = control.guided_geodesic(KERNEL, *many(), controls, numerics.time_grid(steps))
             drifts.append(float(landmarks.drift))
     assert drifts[0] / drifts[1] > 10  # order four
     assert drifts[1] / drifts[2] > 10

@@ -45,7 +45,7 @@ def spaces():
         times = np.asarray(reg.posterior.trajectory.times)
         flow = path_space.shooting.Trajectory(times, path.positions, path.positions, path.jacobians, times)
         rest = (numerics.simpson_weights(times), reg.posterior.noise, reg.posterior.trend)
-        controls = control.choose_controls(KERNEL, np.asarray(path.positions[0]), np.ones(N), 0.1, N)
+        controls = next(control.choose_controls(KERNEL, np.asarray(path.positions[0]), np.ones(N), [0.1], N))
         low = [path_space.low_rank_path_space_jit(KERNEL, flow, c, *rest) for c in (controls, np.arange(0, N, 2))]
         return path_space.path_space_jit(KERNEL, flow, *rest), low, path, controls
 

@@ -5,6 +5,8 @@ known remainder, that of r < n of the landmarks. The others lend them their mome
 and a shot costs n·r instead of n².
 """
 
+from collections.abc import Iterator, Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,37 +26,44 @@ gram_jit = compiled(AbstractKernel.gram, hasty=FEW_LANDMARKS)
 
 
 def choose_controls(
-    kernel: AbstractKernel, points: np.ndarray, precisions: np.ndarray, remainder: float, most: int, multiple: int = 1
-) -> np.ndarray | None:
+    kernel: AbstractKernel,
+    points: np.ndarray,
+    precisions: np.ndarray,
+    remainders: Sequence[float],
+    most: int,
+    multiple: int = 1,
+) -> Iterator[np.ndarray]:
     """The landmarks that explain the velocity at all others up to a remainder: Cholesky with pivots, greedily.
 
     Given the velocities at the control points, the one at xᵢ still has the variance eᵢ. They are added where eᵢ is
-    largest against the noise, until Σ eᵢ/Dᵢ is below `remainder`.
+    largest against the noise, until Σ eᵢ/Dᵢ is below one remainder after the other: each set begins with the last one.
 
     Args:
         kernel: the prior's covariance function.
         points: (n, d) the landmarks.
         precisions: (n,) 1/Dᵢ, mm⁻².
-        remainder: what Σ eᵢ/Dᵢ may be.
-        most: as many control points still pay; if they do not suffice there are none.
+        remainders: what Σ eᵢ/Dᵢ may be, falling.
+        most: as many control points still pay; where they do not suffice there is no set.
         multiple: their number is a multiple of this, so that similar problems have the same.
     """
     gram = np.asarray(gram_jit(kernel, points, points))
     left = gram.diagonal().copy()
     rows: list[int] = []
     columns = np.zeros((most, len(points)))
-    for k in range(most + 1):
-        pivot = int(np.argmax(left * precisions))
-        exhausted = left[pivot] <= 1e-14 * gram[pivot, pivot]  # to rounding, the others explain it
-        if k and (exhausted or (k % multiple == 0 and left @ precisions <= remainder)):
-            return np.array(rows)
-        if k == most:
-            break
-        columns[k] = (gram[pivot] - columns[:k, pivot] @ columns[:k]) / np.sqrt(left[pivot])
-        left = np.maximum(left - columns[k] ** 2, 0.0)
-        left[pivot] = 0.0
-        rows.append(pivot)
-    return None
+    for remainder in remainders:
+        while True:
+            pivot = int(np.argmax(left * precisions))
+            exhausted = left[pivot] <= 1e-14 * gram[pivot, pivot]  # to rounding, the others explain it
+            if rows and (exhausted or (len(rows) % multiple == 0 and left @ precisions <= remainder)):
+                yield np.array(rows)
+                break
+            if len(rows) == most:
+                return
+            k = len(rows)
+            columns[k] = (gram[pivot] - columns[:k, pivot] @ columns[:k]) / np.sqrt(left[pivot])
+            left = np.maximum(left - columns[k] ** 2, 0.0)
+            left[pivot] = 0.0
+            rows.append(pivot)
 
 
 class Guided(Trajectory):

@@ -50,6 +50,10 @@ class Trajectory(eqx.Module):
     def num_steps(self) -> int:
         return len(self.times) - 1
 
+    def at(self, node: int) -> Phase:
+        """Positions and momenta at one of the times."""
+        return self.positions[node], self.momenta[node]
+
 
 def velocities(
     kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"], points: Float[Array, "m d"]

@@ -25,7 +25,8 @@ gauss_newton_step = compiled(AbstractPathSpace.step, hasty=SMALL_MATRIX)
 
 def path_space_at(problem: Problem, state: State) -> AbstractPathSpace:
     """The linearised model at a point of the search."""
-    return linearise(problem.kernel, state.trajectory, problem.noise, problem.trend, problem.controls)
+    controls = problem.simplified.controls
+    return linearise(problem.kernel, state.trajectory, problem.noise, problem.trend, controls)
 
 
 @dataclasses.dataclass

@@ -50,8 +50,8 @@ class AbstractPathSpace(eqx.Module):
         """W with Λ(x, X)S⁻¹Λ(X, y) = (WΛ(anchors, x))ᵀ(WΛ(anchors, y)): what the landmarks explain, as a product."""
 
     def whiten(self, cross: Float[Array, "c m"]) -> Float[Array, "k m"]:
-        """W Λ(anchors, x), for a few points."""
-        return self.whitener() @ cross
+        """W Λ(anchors, x), for a few points; the barrier keeps XLA from a product with Wᵀ instead, twice as slow."""
+        return jax.lax.optimization_barrier(self.whitener()) @ cross
 
     @property
     def loading(self) -> Float[Array, "c b"]:
@@ -125,13 +125,13 @@ class LowRankPathSpace(AbstractPathSpace):
     """S ≈ UᵀU + R, U = L⁻¹Λ_CX with LLᵀ = Λ_CC, R block by block: the anchors are the control points C.
 
     R = D + E, where E = Λ_XX − UᵀU at each landmark by itself is the variance that the control points leave to it: so
-    no variance is lost, only what the remainders of different landmarks have in common. With R = GGᵀ, the root
+    no variance is lost, only what the remainders of different landmarks have in common. With R = GGᵀ, the whitened
     Ũ = UG⁻ᵀ and NNᵀ = I + ŨŨᵀ everything costs n·r² (Woodbury). `remainder` is tr(D⁻¹E), a bound on how much S can be wrong in any
     direction, relative to itself.
     """
 
     anchor_factor: Float[Array, "c c"]
-    root: Float[Array, "c nd"]
+    whitened: Float[Array, "c nd"]
     noise_factor: Float[Array, "n d d"]
     inner_factor: Float[Array, "c c"]
     design: Float[Array, "nd b"]
@@ -141,7 +141,7 @@ class LowRankPathSpace(AbstractPathSpace):
     remainder: Scalar
 
     def solve(self, right: Float[Array, "nd ..."]) -> Float[Array, "nd ..."]:
-        return solve_low_rank(self.root, self.noise_factor, self.inner_factor, right)
+        return solve_low_rank(self.whitened, self.noise_factor, self.inner_factor, right)
 
     def log_det(self) -> Scalar:
         logs = (jnp.log(jnp.diagonal(f, axis1=-2, axis2=-1)).sum() for f in (self.noise_factor, self.inner_factor))
@@ -150,14 +150,14 @@ class LowRankPathSpace(AbstractPathSpace):
     def precision(self) -> Float[Array, "n d d"]:
         """(R⁻¹ − R⁻¹Uᵀ(NNᵀ)⁻¹UR⁻¹)ᵢᵢ."""
         back = numerics.inverse_small(self.noise_factor)
-        half = numerics.solve_lower(self.inner_factor, self.root).reshape(-1, *self.jacobians.shape[:2])
+        half = numerics.solve_lower(self.inner_factor, self.whitened).reshape(-1, *self.jacobians.shape[:2])
         inner = jnp.eye(back.shape[1]) - jnp.einsum("kia,kib->iab", half, half)
         return jnp.einsum("iba,ibc,icd->iad", back, inner, back)
 
     def to_anchors(self, dual: Float[Array, "nd ..."]) -> Float[Array, "c ..."]:
         """Λ_CC⁻¹Λ_CX B = L⁻ᵀUB."""
         at = jnp.einsum("iab,ib...->ia...", self.noise_factor.swapaxes(1, 2), _blocks(dual, self.noise_factor))
-        product = self.root @ at.reshape(dual.shape)
+        product = self.whitened @ at.reshape(dual.shape)
         return jax.scipy.linalg.solve_triangular(self.anchor_factor.T, product)
 
     def whitener(self) -> Float[Array, "c c"]:
@@ -168,15 +168,15 @@ class LowRankPathSpace(AbstractPathSpace):
 
 
 def solve_low_rank(
-    root: Float[Array, "c nd"],
+    whitened: Float[Array, "c nd"],
     noise_factor: Float[Array, "n d d"],
     inner_factor: Float[Array, "c c"],
     right: Float[Array, "nd ..."],
 ) -> Float[Array, "nd ..."]:
-    """(UᵀU + R)⁻¹B = G⁻ᵀ(I − Ũᵀ(NNᵀ)⁻¹Ũ)G⁻¹B, with Ũ = UG⁻ᵀ the root, R = GGᵀ and NNᵀ = I + ŨŨᵀ."""
+    """(UᵀU + R)⁻¹B = G⁻ᵀ(I − Ũᵀ(NNᵀ)⁻¹Ũ)G⁻¹B, with Ũ = UG⁻ᵀ, R = GGᵀ and NNᵀ = I + ŨŨᵀ."""
     back = numerics.inverse_small(noise_factor)
     white = jnp.einsum("iab,ib...->ia...", back, _blocks(right, back)).reshape(right.shape)
-    white = white - root.T @ numerics.solve_cholesky(inner_factor, root @ white)
+    white = white - whitened.T @ numerics.solve_cholesky(inner_factor, whitened @ white)
     return jnp.einsum("iba,ib...->ia...", back, _blocks(white, back)).reshape(right.shape)
 
 
@@ -203,13 +203,13 @@ def low_rank_path_space(
     left = covariance.flow_variance(kernel, weights, path) - known
     left = jnp.where(jnp.trace(left, axis1=1, axis2=2)[:, None, None] > 0, left, 0.0)  # below it, rounding
     noise_factor = numerics.cholesky_small(noise + left)
-    root = jnp.einsum("iab,kib->kia", numerics.inverse_small(noise_factor), root).reshape(-1, size)
-    inner_factor = numerics.cholesky(jnp.eye(len(root)) + root @ root.T, jitter=0.0)
+    whitened = jnp.einsum("iab,kib->kia", numerics.inverse_small(noise_factor), root).reshape(-1, size)
+    inner_factor = numerics.cholesky(jnp.eye(len(whitened)) + whitened @ whitened.T, jitter=0.0)
     jacobians = trajectory.jacobians[-1]
     design = (jacobians @ trend.basis(trajectory.positions[0])).reshape(size, -1)
-    solved = solve_low_rank(root, noise_factor, inner_factor, design)
+    solved = solve_low_rank(whitened, noise_factor, inner_factor, design)
     return LowRankPathSpace(
-        anchor_factor, root, noise_factor, inner_factor, design, solved,
+        anchor_factor, whitened, noise_factor, inner_factor, design, solved,
         numerics.cholesky(design.T @ solved, jitter=0.0), jacobians,
         jnp.sum(jnp.trace(numerics.solve_small(noise, left), axis1=1, axis2=2)),
     )  # fmt: skip

@@ -5,10 +5,12 @@ The unknowns are the initial momenta p₀ and the alignment (through its change 
     gap = F − φ₁ − Dλ = 0,   pull = h(x̃)ᵀp₀ = 0,   λ = p(1).
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from kunita import numerics
 from kunita.flow import shooting
@@ -29,8 +31,8 @@ SEARCH_DRIFT = 1e-5
 class Problem(eqx.Module):
     """Moving points, where they should go, how precisely, and which alignments are free.
 
-    Where they are many, `controls` are those that carry the momentum of all, unless all are wanted (`whole`); the
-    unknowns stay the same.
+    Where they are many, `controls` are those that carry the momentum of all, unless all are wanted (`whole`), and
+    `few` of these are enough to come near the answer; the unknowns stay the same.
     """
 
     kernel: AbstractKernel
@@ -39,6 +41,7 @@ class Problem(eqx.Module):
     noise: Float[Array, "n d d"]
     trend: Trend
     controls: Controls | None = None
+    few: Int[Array, " k"] | None = None
     whole: bool = eqx.field(static=True, default=False)
 
     @property
@@ -50,6 +53,11 @@ class Problem(eqx.Module):
     @property
     def num_unknowns(self) -> int:
         return self.targets.size + len(self.trend.generators)
+
+    @property
+    def simplified(self) -> "Problem":
+        """The same with few control points, if there are any: what a search begins with, and steps are made with."""
+        return self if self.few is None else dataclasses.replace(self, controls=self.few, few=None)
 
     @property
     def is_small(self) -> bool:
@@ -78,7 +86,8 @@ class State(eqx.Module):
     """A point of the search, with everything that was computed there.
 
     `gap_mm` is the largest gap; `misfit_mm` is the larger of that (in proportion, along directions in which a landmark
-    is vaguer than the typical one) and of the shift that the pull on the alignment stands for.
+    is vaguer than the typical one) and of the shift that the pull on the alignment stands for; `drift` is the measured
+    error of the time stepping.
     """
 
     alignment: Alignment
@@ -88,6 +97,7 @@ class State(eqx.Module):
     errors: Errors
     gap_mm: Scalar
     misfit_mm: Scalar
+    drift: Scalar
 
     @property
     def misfit(self) -> float:
@@ -97,7 +107,7 @@ class State(eqx.Module):
     @property
     def trusted(self) -> bool:
         """Whether the energy means anything: finite, and the time steps not hopelessly coarse."""
-        return bool(np.isfinite(self.energy)) and float(self.trajectory.drift) < 1e-3
+        return bool(np.isfinite(self.energy)) and float(self.drift) < 1e-3
 
 
 def departure(
@@ -158,14 +168,19 @@ def look(
 ) -> State:
     """Shoot from where a step leads, and evaluate the energy and both equations of the optimum there."""
     alignment, start = departure(problem, alignment, momenta, step)
-    trajectory = flow(problem, start, times)
-    end = trajectory.positions[-1], trajectory.momenta[-1]
+    return judged(problem, alignment, flow(problem, start, times))
+
+
+@compiled
+def judged(problem: Problem, alignment: Alignment, trajectory: shooting.Trajectory) -> State:
+    """Evaluate the energy and both equations of the optimum for a flow."""
+    start, end = trajectory.at(0), trajectory.at(-1)
     errors = errors_of(problem, start, end)
     return State(
         alignment, start[1], trajectory,
         energy=trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(problem.targets - end[0], problem.noise)),
         errors=errors, gap_mm=jnp.max(jnp.abs(errors.gap)),
-        misfit_mm=misfit_mm(errors, problem.noise, problem.kernel.variance),
+        misfit_mm=misfit_mm(errors, problem.noise, problem.kernel.variance), drift=jnp.asarray(trajectory.drift),
     )  # fmt: skip
 
 
@@ -175,9 +190,14 @@ def no_step(problem: Problem) -> Step:
 
 
 def look_again(problem: Problem, state: State, times: Float[Array, " t"] | None = None) -> State:
-    """The same point, for another noise or another time grid."""
+    """The same point, with other control points or another time grid."""
     times = state.trajectory.times if times is None else times
     return look(problem, state.alignment, state.momenta, no_step(problem), times)
+
+
+def judge_again(problem: Problem, state: State) -> State:
+    """The same flow, for another noise or other targets."""
+    return judged(problem, state.alignment, state.trajectory)
 
 
 def advance(problem: Problem, state: State, step: Step) -> State:
@@ -189,7 +209,7 @@ def settle(problem: Problem, state: State, limit: float = SEARCH_DRIFT) -> State
     """The same point with as many time steps as its measured energy drift asks for."""
     for _ in range(4):
         present = state.trajectory.num_steps
-        enough = shooting.enough_steps(present, float(state.trajectory.drift), limit)
+        enough = shooting.enough_steps(present, float(state.drift), limit)
         if enough == present:
             break
         state = look_again(problem, state, numerics.time_grid(enough))

@@ -36,6 +36,7 @@ from kunita.inference.problem import (
     Problem,
     State,
     carriers,
+    judge_again,
     look,
     look_again,
     no_step,
@@ -55,6 +56,9 @@ directions in which a landmark is vaguer than the typical one)."""
 ROUNDING = 1e-13
 """Of the landmarks' extent: no gap can be closed beyond it."""
 
+ROUGH = 0.03
+"""A search with few control points ends at this fraction of the typical noise, and goes on with all of them."""
+
 NEAR = 1e-3
 """The search ends at this fraction of the typical noise; the rest is done with the final, finer time steps."""
 
@@ -66,6 +70,9 @@ FIRST_STEPS = 4
 
 REMAINDERS = (0.03, 3e-4)
 """What control points may leave of the landmarks' variance, over the noise, in all: tr(D⁻¹E). Tried in turn."""
+
+SEARCH_REMAINDER = 0.02
+"""What few control points may leave, which a search begins with: so much for each landmark."""
 
 MOST_REMAINDER = 0.1
 """The same around the fitted flow, where it may have grown."""
@@ -188,27 +195,29 @@ def solve(
     noise is raised and lowered again level by level, each level starting where the last one ended. `roughly` ends
     where the search does: good enough for the energy, which is flat there, not for an answer.
     """
-    for few in with_controls(problem, alignment):
-        fit = _search(few, alignment, momenta, roughly)
-        if fit.converged and _is_complete(fit):
-            return fit
+    for form in forms(problem, alignment):
+        fit = _search(form, alignment, momenta, roughly)
+        if form.controls is None or (fit.converged and _is_complete(fit)):
+            break
         if fit.converged:
             alignment, momenta = fit.alignment, fit.trajectory.momenta[0]
-    return _search(problem, alignment, momenta, roughly)
+    return fit
 
 
-def with_controls(problem: Problem, alignment: Alignment) -> Iterator[Problem]:
-    """The problem with control points, few and then more, as long as they pay."""
+def forms(problem: Problem, alignment: Alignment) -> Iterator[Problem]:
+    """The problem with control points, some and then more, as long as they pay; at last with all landmarks."""
     if problem.is_small or problem.whole:
+        yield problem
         return
     points = np.asarray(alignment(problem.moving))
     precisions = np.trace(np.linalg.inv(np.asarray(problem.noise)), axis1=1, axis2=2)
     most = int(FEW * len(points)) // ROUND * ROUND
-    for remainder in REMAINDERS:
-        rows = choose_controls(problem.kernel, points, precisions, remainder, most, ROUND)
-        if rows is None:
-            return
-        yield eqx.tree_at(lambda p: p.controls, problem, rows, is_leaf=lambda leaf: leaf is None)
+    remainders = (SEARCH_REMAINDER * len(points), *REMAINDERS)
+    sets = choose_controls(problem.kernel, points, precisions, remainders, most, ROUND)
+    few = next(sets, None)
+    for rows in sets:
+        yield dataclasses.replace(problem, controls=rows, few=few)
+    yield problem
 
 
 def _is_complete(fit: Fit) -> bool:
@@ -222,14 +231,17 @@ def _search(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"]
     """`solve`, with control points or without, as the problem says."""
     times = numerics.time_grid(shooting.DEFAULT_STEPS if problem.is_small else FIRST_STEPS)
     momenta = np.zeros(problem.targets.shape) if momenta is None else momenta
-    start = look(problem, alignment, momenta, no_step(problem), times)
+    start = look(problem.simplified, alignment, momenta, no_step(problem), times)
     sd, log, memory = problem.noise_sd, Log(), Memory()
     rounding = ROUNDING * float(np.ptp(np.asarray(problem.targets), axis=0).max())
     near = NEAR * sd + rounding
     tolerance = near if roughly else TOLERANCE * min(1.0, sd) + rounding
-    state = directly(problem, start, near, SEARCH_DRIFT, log, memory)
+    state = directly(problem.simplified, start, near if problem.few is None else ROUGH * sd, SEARCH_DRIFT, log, memory)
+    if problem.few is not None:
+        state = directly(problem, look_again(problem, state), near, SEARCH_DRIFT, log, memory)
     if state.misfit > near:
-        state, memory = continuation(problem, start, near, log, MAX_ROUGHLY if roughly else MAX_TOTAL), Memory()
+        most = MAX_ROUGHLY if roughly else MAX_TOTAL
+        state, memory = continuation(problem, look_again(problem, start), near, log, most), Memory()
     if not roughly:
         state = finely(problem, state, tolerance, log, memory)
     failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
@@ -252,14 +264,14 @@ def finely(problem: Problem, state: State, tolerance: float, log: Log, memory: M
     grids = state.trajectory.times, fine.trajectory.times
     if problem.is_small or len(grids[0]) == len(grids[1]):
         return directly(problem, fine, tolerance, shooting.MAX_DRIFT, log, memory)
+    shifted = problem
     for _ in range(CORRECTIONS):
         if fine.misfit <= tolerance:
             break
-        coarse = look_again(problem, fine, grids[0])
-        moved = np.asarray(problem.targets) + fine.errors.gap - coarse.errors.gap
+        moved = np.asarray(shifted.targets) + fine.errors.gap - state.errors.gap
         shifted = eqx.tree_at(lambda p: p.targets, problem, moved)
-        coarse = directly(shifted, look_again(shifted, coarse), 0.5 * tolerance, SEARCH_DRIFT, log, memory)
-        fine = look_again(problem, coarse, grids[1])
+        state = directly(shifted, judge_again(shifted, state), 0.5 * tolerance, SEARCH_DRIFT, log, memory)
+        fine = look_again(problem, state, grids[1])
     return directly(problem, fine, tolerance, shooting.MAX_DRIFT, log, memory)
 
 
@@ -294,7 +306,7 @@ def continuation(problem: Problem, state: State, near: float, log: Log, most: in
         factor = ahead[0]
         level = eqx.tree_at(lambda p: p.noise, problem, factor * problem.noise)
         goal = near if factor == 1.0 else 10 * near * factor**0.5
-        start = settle(level, look_again(level, state))
+        start = settle(level, judge_again(level, state))
         close = lost or (np.isfinite(reached) and factor > 0.95 * reached)
         for name, method in METHODS if close and problem.controls is None else METHODS[:2]:
             trial = follow(name, method, level, start, goal, factor, log)
