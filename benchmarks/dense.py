@@ -142,7 +142,7 @@ def main() -> None:
     for row in (COLUMNS, ["---"] * len(COLUMNS), *rows):
         print("| " + " | ".join(str(cell) for cell in row) + " |")
     if args.json:
-        notes = " ".join((__doc__ or "").split("\n\n")[1].split())
+        notes = [" ".join((__doc__ or "").split("\n\n")[1].split())]
         document = {"title": "Dense evaluation", "columns": COLUMNS, "rows": rows, "notes": notes}
         args.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -285,10 +285,14 @@ def _truncation(problem: Problem, trajectory: shooting.Trajectory, carrying: sho
 
 
 def directly(problem: Problem, state: State, tolerance: float, max_drift: float, log: Log, memory: Memory) -> State:
-    """Full Gauss–Newton steps, and exact Newton where they end near the optimum but are slow."""
+    """Full Gauss–Newton steps, and exact Newton where they end near the optimum but are slow.
+
+    With many landmarks a step may be halved, too: continuation, which is safer, would take far longer.
+    """
     state = settle(problem, state, max_drift)
-    full_steps = functools.partial(gauss_newton, halvings=0, max_drift=max_drift, memory=memory)
-    state = follow("path-space Gauss-Newton", full_steps, problem, state, tolerance, 1.0, log)
+    halvings = 0 if problem.is_small else 2
+    steps = functools.partial(gauss_newton, halvings=halvings, max_drift=max_drift, memory=memory)
+    state = follow("path-space Gauss-Newton", steps, problem, state, tolerance, 1.0, log)
     if tolerance < state.misfit < 0.3 * problem.noise_sd:
         newton = functools.partial(exact_newton, max_drift=max_drift)
         state = follow("exact Newton", newton, problem, state, tolerance, 1.0, log)
