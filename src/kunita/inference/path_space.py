@@ -126,8 +126,8 @@ class LowRankPathSpace(AbstractPathSpace):
 
     R = D + E, where E = Λ_XX − UᵀU at each landmark by itself is the variance that the control points leave to it: so
     no variance is lost, only what the remainders of different landmarks have in common. With R = GGᵀ, the whitened
-    Ũ = UG⁻ᵀ and NNᵀ = I + ŨŨᵀ everything costs n·r² (Woodbury). `remainder` is tr(D⁻¹E), a bound on how much S can be wrong in any
-    direction, relative to itself.
+    Ũ = UG⁻ᵀ and NNᵀ = I + ŨŨᵀ everything costs n·r² (Woodbury). `remainder` is tr(D⁻¹E), a bound on how much S can be
+    wrong in any direction, relative to itself.
     """
 
     anchor_factor: Float[Array, "c c"]
