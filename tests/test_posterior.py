@@ -285,6 +285,13 @@ def test_points_are_evaluated_alike_in_any_chunk(monkeypatch):
     assert posterior.predict(np.zeros((0, 3))).mean.shape == (0, 3)
 
 
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 37, 300, 1000, 5000])
+def test_chunks_hold_all_points_and_are_not_mostly_empty(count):
+    sizes = list(posterior_module.chunk_sizes(count))
+    assert 0 <= sum(sizes) - count < sizes[-1] or count == 0  # the last one alone is filled up
+    assert sizes[-1] == posterior_module.CHUNKS[0] or sizes[-1] <= 2 * (count - sum(sizes[:-1]))
+
+
 def test_bad_points_are_refused():
     posterior = registered().posterior
     with pytest.raises(ArgumentError, match="points"):

@@ -116,6 +116,15 @@ def test_a_mirrored_set_is_flagged(align, scale):
     assert finite(reg)
 
 
+def test_no_violent_deformation_is_sought_for_a_mirrored_set():
+    with pytest.warns(kunita.KunitaWarning) as caught:
+        reg = kunita.register(MOVING, FIXED * [-1, 1, 1])
+    assert any("mirror" in str(w.message) for w in caught)
+    assert not reg.converged
+    assert {step.noise_factor for step in reg.history} <= {1.0}  # no continuation
+    assert finite(reg)
+
+
 @pytest.mark.parametrize(("n", "align", "d"), [(2, "similarity", 2), (4, "affine", 3), (3, "affine", 3)])
 def test_where_the_alignment_explains_everything_the_uncertainty_is_a_guess_not_zero(n, align, d):
     rng = np.random.default_rng(n)

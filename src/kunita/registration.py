@@ -170,7 +170,7 @@ def register(
     before = tuple(_pairing_remarks(pairs, active, used, doubts))
     for remark in before:  # at once: a fit to the wrong pairs may take long
         python_warnings.warn(remark, KunitaWarning, stacklevel=3)
-    wish = _Wish(families, given, held, align, model, scale_noise)
+    wish = _Wish(families, given, held, align, model, scale_noise, patient=not doubts.mirrored)
     with jax.enable_x64(True):
         fitted = _fit_robustly(active, noises, wish) if robust else _fit(active, noises, wish)
     for remark in fitted.remarks:
@@ -202,7 +202,11 @@ class _Noises:
 
 @dataclasses.dataclass(frozen=True)
 class _Wish:
-    """What is asked for: kernels to choose from (or one that is given), parameters that are kept, and the model."""
+    """What is asked for: kernels to choose from (or one that is given), parameters that are kept, and the model.
+
+    There is reason to be patient unless the landmarks are a mirror image: no flow turns space inside out, and to look
+    for one that nearly does takes minutes and ends nowhere.
+    """
 
     families: tuple[type[AbstractProfile], ...]
     kernel: AbstractKernel | None
@@ -210,6 +214,7 @@ class _Wish:
     align: str
     model: str
     scale_noise: bool
+    patient: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -245,7 +250,9 @@ def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None 
     _refuse_contradictions(pairs, np.asarray(observed.noise(np.broadcast_to(sample.start.matrix, noises.fixed.shape))))
     near = choice.fits[0] if choice.fits and telling is None and wish.model != "small" else None
     start = (sample.start, None) if near is None else (near.alignment, near.trajectory.momenta[0])
-    fit, settled = solve.solve_observed(observed, choice.kernel, sample.trend, start[0], wish.model, start[1])
+    fit, settled = solve.solve_observed(
+        observed, choice.kernel, sample.trend, start[0], wish.model, start[1], patient=wish.patient
+    )
     posterior = posterior_from_fit(fit, aligned.origin, wish.model)
     value = gauss_newton_evidence(posterior.linear, fit.energy)
     remarks = tuple(_fit_remarks(pairs, wish, aligned.open_directions, choice, fit, settled))
@@ -271,7 +278,7 @@ def _choose(sample: Sample, origin: np.ndarray, wish: _Wish, *, given_noise: boo
         dials = Dials(family, given=wish.kernel, noise="noise factor" if given_noise else "noise")
         reach = float(np.sqrt(np.mean((sample.observed.fixed + origin - sample.observed.moving) ** 2)))
         search = search_for([sample], dials, wish.held, given_noise=given_noise, hyperprior=True, reach=reach)
-        choices.append(choose([sample], dials, search, wish.model))
+        choices.append(choose([sample], dials, search, wish.model if wish.patient else "small"))
     return max(choices, key=lambda choice: choice.evidence) if len(choices) > 1 else choices[0]
 
 

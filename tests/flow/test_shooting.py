@@ -58,6 +58,14 @@ def test_the_reversed_flow_comes_back(kernel, d):
 
 
 @cases
+def test_energies_are_those_of_the_hamiltonian_at_every_node(kernel, d):
+    trajectory = kunita.shoot(kernel, *random_phase(3, d=d))
+    with jax.enable_x64(True):
+        expected = [shooting.hamiltonian(kernel, *trajectory.at(node)) for node in range(len(trajectory.times))]
+    np.testing.assert_allclose(trajectory.energies, expected, rtol=1e-12)
+
+
+@cases
 def test_the_way_back_node_by_node_is_the_geodesic_shot_backwards(kernel, d):
     """To the error of the time steps, which the tests above bound."""
     trajectory = kunita.shoot(kernel, *random_phase(3, d=d))

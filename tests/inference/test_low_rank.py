@@ -11,6 +11,7 @@ from kunita import numerics
 from kunita.evaluation import prepare
 from kunita.flow import control, covariance, transport
 from kunita.inference import path_space, solve
+from kunita.inference import problem as problem_module
 from kunita.io.registration_files import load, save
 from kunita.posterior import Posterior
 from problems import gp_displaced
@@ -74,6 +75,30 @@ def test_the_registration_is_the_same_as_through_all_landmarks(align):
     np.testing.assert_allclose(low.loo.covariance, full.loo.covariance, rtol=0.01, atol=1e-3)
     assert abs(low.evidence - full.evidence) < 0.1  # of the remainder, 0.1 in all
     np.testing.assert_allclose(low.energy, full.energy, rtol=1e-3)
+
+
+def test_the_answer_does_not_depend_on_how_few_control_points_it_is_searched_with(monkeypatch):
+    monkeypatch.setattr(solve, "SEARCH_REMAINDER", solve.REMAINDERS[0] / N)  # as many as the answer has
+    other, reg = kunita.register(*problem(), kernel=KERNEL, noise=1.0), registered(solve.FEW)
+    assert other.truncation.num_controls == reg.truncation.num_controls
+    places = np.random.default_rng(4).uniform(-10, 110, (50, 2))
+    one, two = (r.posterior.predict(places) for r in (reg, other))
+    np.testing.assert_allclose(one.mean, two.mean, atol=1e-5)  # both converged to 1e-6
+    np.testing.assert_allclose(one.covariance, two.covariance, atol=1e-5)
+
+
+def test_a_flow_is_judged_as_if_it_were_shot_again():
+    x, f = problem()
+    free = registered(solve.FEW).posterior.trend
+    noise = np.broadcast_to(np.eye(2), (N, 2, 2))
+    with jax.enable_x64(True):
+        first = problem_module.Problem(KERNEL, x, f, noise, free)
+        changed = problem_module.Problem(KERNEL, x, f + 1, 4 * noise, free)
+        at = registered(solve.FEW).posterior.alignment
+        state = problem_module.look(first, at, 0.01 * x, problem_module.no_step(first), numerics.time_grid(4))
+        one, two = problem_module.judge_again(changed, state), problem_module.look_again(changed, state)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
 def test_points_come_back_and_jacobians_are_derivatives():

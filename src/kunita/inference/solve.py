@@ -187,16 +187,22 @@ class Fit:
 
 
 def solve(
-    problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] | None = None, *, roughly: bool = False
+    problem: Problem,
+    alignment: Alignment,
+    momenta: Float[Array, "n d"] | None = None,
+    *,
+    roughly: bool = False,
+    patient: bool = True,
 ) -> Fit:
     """The most probable flow, from a first alignment and zero momenta (or those of a similar problem).
 
     If full Gauss–Newton steps from there converge, the problem is nearly linear and that is the answer. Otherwise the
-    noise is raised and lowered again level by level, each level starting where the last one ended. `roughly` ends
-    where the search does: good enough for the energy, which is flat there, not for an answer.
+    noise is raised and lowered again level by level, each level starting where the last one ended, if there is reason
+    to be `patient`. `roughly` ends where the search does: good enough for the energy, which is flat there, not for an
+    answer.
     """
     for form in forms(problem, alignment):
-        fit = _search(form, alignment, momenta, roughly)
+        fit = _search(form, alignment, momenta, roughly, patient)
         if form.controls is None or (fit.converged and _is_complete(fit)):
             break
         if fit.converged:
@@ -227,7 +233,9 @@ def _is_complete(fit: Fit) -> bool:
     return bool(np.all(fit.truncation_mm <= TRUNCATION * least) and fit.truncation.matrix_error <= MOST_REMAINDER)
 
 
-def _search(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] | None, roughly: bool) -> Fit:
+def _search(
+    problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"] | None, roughly: bool, patient: bool
+) -> Fit:
     """`solve`, with control points or without, as the problem says."""
     times = numerics.time_grid(shooting.DEFAULT_STEPS if problem.is_small else FIRST_STEPS)
     momenta = np.zeros(problem.targets.shape) if momenta is None else momenta
@@ -239,11 +247,12 @@ def _search(problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"]
     state = directly(problem.simplified, start, near if problem.few is None else ROUGH * sd, SEARCH_DRIFT, log, memory)
     if problem.few is not None:
         state = directly(problem, look_again(problem, state), near, SEARCH_DRIFT, log, memory)
-    if state.misfit > near:
+    if state.misfit > near and patient:
         most = MAX_ROUGHLY if roughly else MAX_TOTAL
         state, memory = continuation(problem, look_again(problem, start), near, log, most), Memory()
     if not roughly:
-        state = finely(problem, state, tolerance, log, memory)
+        worth = state.misfit <= near or patient
+        state = finely(problem, state, tolerance, log, memory) if worth else settle(problem, state, shooting.MAX_DRIFT)
     failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
     outcome = Outcome.CONVERGED if state.misfit <= tolerance else failure
     carrying = carriers(problem, state.trajectory)
@@ -388,6 +397,7 @@ def solve_observed(
     momenta: np.ndarray | None = None,
     *,
     roughly: bool = False,
+    patient: bool = True,
 ) -> tuple[Fit, bool]:
     """Solve; where the moving landmarks are uncertain too, refresh the noise that the map carries over, and repeat.
 
@@ -398,8 +408,10 @@ def solve_observed(
     noise = np.asarray(observed.noise(np.broadcast_to(start.matrix, observed.fixed_noise.shape)))
     for _ in range(REFRESH_ROUNDS):
         problem = Problem(kernel, observed.moving, observed.fixed, noise, free, whole=model == "pathwise")
-        small = model == "small"
-        fit = solve_small(problem, alignment) if small else solve(problem, alignment, momenta, roughly=roughly)
+        if model == "small":
+            fit = solve_small(problem, alignment)
+        else:
+            fit = solve(problem, alignment, momenta, roughly=roughly, patient=patient)
         jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)
         carried = np.asarray(observed.noise(jacobians))
         change, size = (np.abs(part).max(axis=(1, 2)) for part in (carried - noise, noise))
