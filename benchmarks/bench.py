@@ -45,8 +45,8 @@ scikit-learn solve one linear system, which no diffeomorphic method can match; t
 are wall-clock, the best of two to five calls in one process, of a single one where that takes more than half a \
 minute; compiled methods are compared from the second call on, and their first is shown apart (KeOps, below \
 scikit-shapes, keeps what it once compiled). Memory is the peak of the process, imports included. Folds are sought \
-by finite differences on a 40³ (64²) grid. Slow peers are given the problems that they finish; an empty cell was not \
-tried."""
+by finite differences on a 40³ (64²) grid. An empty cell was not tried: there a peer \
+would run into the limit, by how it grows or for its memory."""
 
 
 def main() -> None:

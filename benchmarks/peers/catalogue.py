@@ -47,7 +47,7 @@ FITS = (
     Contestant("torch", "plain", "PyTorch shooting", DIFFEOMORPHIC, MODERATE),
     Contestant("torch", "whitened", "PyTorch shooting, whitened", DIFFEOMORPHIC, MODERATE),
     Contestant("ants", "diffeo", "ANTsPy diffeo", DIFFEOMORPHIC, FITTED),
-    Contestant("ants", "syn", "ANTsPy syn", DIFFEOMORPHIC, ("37", "1000", FLOWER)),
+    Contestant("ants", "syn", "ANTsPy syn", DIFFEOMORPHIC, FITTED),
     Contestant("jaxgeometry", "logarithm", "Jax Geometry", DIFFEOMORPHIC, SMALL),
     Contestant("skshapes", "extrinsic", "scikit-shapes", DIFFEOMORPHIC, SMALL),
     Contestant("elastix", "points", "elastix, points", FOLDING, FITTED),

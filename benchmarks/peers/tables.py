@@ -1,6 +1,7 @@
 """Results as Markdown: a table per problem, and one of ratios."""
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -124,13 +125,13 @@ def ratio_table(results: Results, limits: Mapping[str, float]) -> Table:
 
 
 def growth(own: Mapping[str, Result]) -> str:
-    """The exponent of n, by least squares in the logarithms; the smallest size measures overheads, and is left out."""
+    """The exponent of n from each size to the next: what is computed may change between them."""
     times = sorted((int(n), r.seconds) for n, r in own.items() if n != FLOWER and r.seconds is not None)
-    times = times[1:] if len(times) > 2 else times
-    if len(times) < 2:
-        return ""
-    sizes, seconds = (np.log([pair[k] for pair in times]) for k in (0, 1))
-    return f"n^{np.polyfit(sizes, seconds, 1)[0]:.1f} ({times[0][0]} → {times[-1][0]})"
+    exponents = [
+        f"n^{np.log(later / earlier) / np.log(more / less):.1f} ({less} → {more})"
+        for (less, earlier), (more, later) in itertools.pairwise(times)
+    ]
+    return ", ".join(exponents)
 
 
 def limit_cells(results: Results, problems: list[str], limits: Mapping[str, float]) -> list[str]:

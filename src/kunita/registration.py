@@ -170,7 +170,8 @@ def register(
     before = tuple(_pairing_remarks(pairs, active, used, doubts))
     for remark in before:  # at once: a fit to the wrong pairs may take long
         python_warnings.warn(remark, KunitaWarning, stacklevel=3)
-    wish = _Wish(families, given, held, align, model, scale_noise, patient=not doubts.mirrored)
+    patient = not doubts.mirrored or align == "affine"
+    wish = _Wish(families, given, held, align, model, scale_noise, patient)
     with jax.enable_x64(True):
         fitted = _fit_robustly(active, noises, wish) if robust else _fit(active, noises, wish)
     for remark in fitted.remarks:
@@ -204,8 +205,8 @@ class _Noises:
 class _Wish:
     """What is asked for: kernels to choose from (or one that is given), parameters that are kept, and the model.
 
-    There is reason to be patient unless the landmarks are a mirror image: no flow turns space inside out, and to look
-    for one that nearly does takes minutes and ends nowhere.
+    There is reason to be patient unless the landmarks are a mirror image that the alignment cannot turn: no flow turns
+    space inside out, and to look for one that nearly does takes minutes and ends nowhere.
     """
 
     families: tuple[type[AbstractProfile], ...]
@@ -278,7 +279,12 @@ def _choose(sample: Sample, origin: np.ndarray, wish: _Wish, *, given_noise: boo
         dials = Dials(family, given=wish.kernel, noise="noise factor" if given_noise else "noise")
         reach = float(np.sqrt(np.mean((sample.observed.fixed + origin - sample.observed.moving) ** 2)))
         search = search_for([sample], dials, wish.held, given_noise=given_noise, hyperprior=True, reach=reach)
-        choices.append(choose([sample], dials, search, wish.model if wish.patient else "small"))
+        if wish.patient:
+            choices.append(choose([sample], dials, search, wish.model))
+        else:
+            choices.append(
+                dataclasses.replace(choose([sample], dials, search, "small"), followed=wish.kernel is not None)
+            )
     return max(choices, key=lambda choice: choice.evidence) if len(choices) > 1 else choices[0]
 
 

@@ -5,15 +5,15 @@ scale with a large amplitude explains it away, and leave-one-out finds nothing. 
 but averaged over, and each landmark is judged under those that *the others* think likely. That takes a closed form,
 which the small-deformation model has: y ~ N(Hβ, τ²M(θ)), y = Rᵀ(f − f̄) − (x − x̄) the displacements turned back to the
 moving side, M = (a/s)²K_σ + D/s², θ = (σ, a/s) on a grid, H the alignment's basis, and, with M and H,
-P = M⁻¹ − M⁻¹H(HᵀM⁻¹H)⁻¹HᵀM⁻¹. Only y depends on who belongs to whom: P is found once, and every pairing, and every
-choice of landmarks to leave out, costs a product with it. Nor does anything depend on the fit of a flow, which
+P = M⁻¹ − M⁻¹H(HᵀM⁻¹H)⁻¹HᵀM⁻¹. Only y depends on who belongs to whom: P is found once, in factors, and every pairing and
+every choice of landmarks to leave out costs products with them. Nor does anything depend on the fit of a flow, which
 landmarks that contradict each other can make slow or keep from converging. To tell gross errors, first order is enough.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -241,11 +241,11 @@ class _Setting:
 
     def turned_back(self, order: np.ndarray) -> np.ndarray:
         """(n, d) the fixed points in this order, turned and shifted onto the moving ones where the alignment may be."""
-        known, key = self._turned_back, order.tobytes()
-        if key not in known:
+        found, key = self._turned_back, order.tobytes()
+        if key not in found:
             f = self.fixed[order] @ self.rotation(order)
-            known[key] = f + np.median(self.moving - f, axis=0) if self.turns else f
-        return known[key]
+            found[key] = f + np.median(self.moving - f, axis=0) if self.turns else f
+        return found[key]
 
     @functools.cached_property
     def _turned_back(self) -> dict[bytes, np.ndarray]:
@@ -402,20 +402,35 @@ class _Model:
         return _LeftOut(chances, np.linalg.norm(np.einsum("gi,gia->ia", weights, misses), axis=1))
 
     def without(self, i: int) -> "_Model":
-        """The model of the other landmarks: P − P·ᵢPᵢᵢ⁻¹Pᵢ·, with the columns P·ᵢC⁻ᵀ more in V, Pᵢᵢ = CCᵀ."""
+        """The model of the other landmarks: P − P·ᵢPᵢᵢ⁻¹Pᵢ·, with the columns P·ᵢR more in V, Pᵢᵢ⁻¹ = RRᵀ."""
         column = self.column(i)
-        factor = np.linalg.cholesky(column[:, i])
-        more = column @ np.linalg.inv(factor).swapaxes(1, 2)[:, None]
-        base = self.base - np.sum(np.log(np.einsum("gaa->ga", factor)), axis=1)
+        root, log_det = _inverse_root(column[:, i])
         kept = self.kept & (np.arange(len(self.kept)) != i)
-        given_away = np.concatenate([self.given_away, more], axis=-1)
-        return _Model(self.inverse, given_away, base, self.freedom - factor.shape[-1], self.floor, kept)
+        given_away = np.concatenate([self.given_away, column @ root[:, None]], axis=-1)
+        base, freedom = self.base - 0.5 * log_det, self.freedom - root.shape[-1]
+        return _Model(self.inverse, given_away, base, freedom, self.floor, kept)
+
+    def without_all(self, rows: Iterable[int]) -> "_Model | None":
+        """The same of several landmarks; None where the others would say nothing of one of them."""
+        model = self
+        for i in rows:
+            if not model.judged[i]:
+                return None
+            model = model.without(i)
+        return model
 
     @functools.cached_property
     def judged(self) -> np.ndarray:
         """(n,) of which the others say anything in every direction: the alignment may need a landmark for itself."""
         blocks = self.blocks[0]
         return self.kept & (np.linalg.eigvalsh(blocks)[:, 0] > DETERMINED * np.abs(blocks).max())
+
+
+def _inverse_root(matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """R with RRᵀ = A⁻¹, and log|A|, of positive definite matrices A; what is not, to rounding, counts as if it were."""
+    values, vectors = np.linalg.eigh(matrices)
+    values = np.maximum(values, np.finfo(float).eps * values[..., -1:]) if values.shape[-1] else values
+    return vectors / np.sqrt(values)[..., None, :], np.sum(np.log(values), axis=-1)
 
 
 def _log_radial(misfit: np.ndarray, freedom: int, floor: float | None) -> np.ndarray:
@@ -427,7 +442,7 @@ def _log_radial(misfit: np.ndarray, freedom: int, floor: float | None) -> np.nda
 
 
 def _model(setting: _Setting, noise: np.ndarray, known: bool, numbers: int = MOST_NUMBERS) -> _Model | None:
-    """P at every θ; None where the landmarks are too few to say anything of one by the others."""
+    """The model at every θ; None where the landmarks are too few to say anything of one by the others."""
     n, d = setting.moving.shape
     if n * d - setting.basis.shape[1] < 2 * d:
         return None
@@ -448,7 +463,7 @@ def _some(n: int) -> np.ndarray:
 
 
 def _model_at(setting: _Setting, noise: np.ndarray, known: bool, grid: np.ndarray) -> _Model:
-    """P at these length scales, and amplitudes and white standard deviations in units of the noise, (g, 3)."""
+    """The model at (g, 3) length scales, and amplitudes and white standard deviations in units of the noise."""
     n, d = setting.moving.shape
     freedom = n * d - setting.basis.shape[1]
     turn, level = setting.rotation(np.arange(n)), float(np.mean(np.trace(noise, axis1=1, axis2=2))) / d
@@ -456,34 +471,31 @@ def _model_at(setting: _Setting, noise: np.ndarray, known: bool, grid: np.ndarra
     inverse, log_det = _inverted(squared, turn.T @ noise @ turn / level, grid)
     basis = setting.basis
     solved = _times(inverse, basis)
-    inner = basis.T @ solved
-    given_away = solved @ np.linalg.inv(np.linalg.cholesky(inner)).swapaxes(1, 2)
+    root, log_inner = _inverse_root(basis.T @ solved)
     unit, floor = (level, None) if known else (1.0, (EXACT * setting.extent) ** 2)
-    base = -0.5 * (log_det + np.linalg.slogdet(inner)[1] + freedom * np.log(unit))
-    given_away = given_away.reshape(len(grid), n, d, basis.shape[1]) / np.sqrt(unit)
+    base = -0.5 * (log_det + log_inner + freedom * np.log(unit))
+    given_away = (solved @ root).reshape(len(grid), n, d, basis.shape[1]) / np.sqrt(unit)
     return _Model(inverse / unit, given_away, base, freedom, floor, np.ones(n, dtype=bool))
 
 
 def _inverted(squared: np.ndarray, noise: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """M⁻¹ as (g, n, e, n, e) and (g,) log|M| of M = a²K⊗I + D: e = 1 where the noise is the same along every axis.
+    """M⁻¹ as (g, n, e, n, e) and (g,) log|M| of M = a²K⊗I + D + w²I: e = 1 where the noise is alike along every axis.
 
-    With D⁻¹ = RᵀR and RKRᵀ = QΛQᵀ, all amplitudes of a length scale are M⁻¹ = RᵀQ(1 + a²Λ)⁻¹QᵀR.
+    With (D + w²I)⁻¹ = RRᵀ and RᵀKR = QΛQᵀ, all amplitudes of a length scale have M⁻¹ = RQ(1 + a²Λ)⁻¹QᵀRᵀ.
     """
     n, d = noise.shape[:2]
     e = 1 if _alike_along_axes(noise) else d
     inverse, log_det = np.empty((len(grid), n * e, n * e)), np.empty(len(grid))
     for scale, white in np.unique(grid[:, ::2], axis=0):
         rows = np.flatnonzero((grid[:, ::2] == (scale, white)).all(axis=1))
-        factor = np.linalg.cholesky(noise[:, :e, :e] + white**2 * np.eye(e))
-        root = np.linalg.inv(factor)
-        alike = (root.reshape(n * e, e) @ root.reshape(n * e, e).T).reshape(n, e, n, e)  # RᵢRⱼᵀ
-        gram = np.exp(-0.5 / scale**2 * squared)[:, None, :, None] * alike
+        root, log_noise = _inverse_root(noise[:, :e, :e] + white**2 * np.eye(e))
+        flat = root.swapaxes(1, 2).reshape(n * e, e)
+        gram = np.exp(-0.5 / scale**2 * squared)[:, None, :, None] * (flat @ flat.T).reshape(n, e, n, e)
         values, vectors = np.linalg.eigh(gram.reshape(n * e, n * e))
-        half = (root.swapaxes(1, 2) @ vectors.reshape(n, e, n * e)).reshape(n * e, n * e)
+        half = (root @ vectors.reshape(n, e, n * e)).reshape(n * e, n * e)
         sizes = 1 + grid[rows, 1:2] ** 2 * np.maximum(values, 0)
         inverse[rows] = (half / sizes[:, None]) @ half.T
-        log_noise = 2 * np.sum(np.log(np.einsum("iaa->ia", factor)))
-        log_det[rows] = d / e * (log_noise + np.sum(np.log(sizes), axis=1))
+        log_det[rows] = d / e * (log_noise.sum() + np.sum(np.log(sizes), axis=1))
     return inverse.reshape(-1, n, e, n, e), log_det
 
 
@@ -614,8 +626,8 @@ def _outliers_explain(setting: _Setting, model: _Model, order: np.ndarray, cycle
     y, price = setting.displacements(undone), d * np.log(setting.extent) + np.log(n)
     exchanged = model.log_evidence(setting.displacements(order)) - _surprise(order)
     for gone in (*((i,) for i in cycle), *([cycle] if len(cycle) <= MOST_OUTLIERS * n else [])):
-        rest = functools.reduce(_Model.without, gone, model)
-        if rest.log_evidence(y) - _surprise(undone) - len(gone) * price > exchanged:
+        rest = model.without_all(gone)
+        if rest is not None and rest.log_evidence(y) - _surprise(undone) - len(gone) * price > exchanged:
             return True
     return False
 
@@ -689,5 +701,5 @@ def _outliers(model: _Model, y: np.ndarray, level: float) -> tuple[int, ...]:
 def _misses(model: _Model, y: np.ndarray, outliers: tuple[int, ...]) -> Iterator[float]:
     """How far each outlier is from where the landmarks that are none say, mm."""
     for i in outliers:
-        rest = functools.reduce(_Model.without, (j for j in outliers if j != i), model)
+        rest = model.without_all(j for j in outliers if j != i) or model
         yield float(rest.left_out(y).misses_mm[i])

@@ -1,5 +1,6 @@
 """Many landmarks through control points: the same registration, and the error of it known."""
 
+import dataclasses
 import functools
 
 import jax
@@ -77,25 +78,37 @@ def test_the_registration_is_the_same_as_through_all_landmarks(align):
     np.testing.assert_allclose(low.energy, full.energy, rtol=1e-3)
 
 
+def as_problem(noise=1.0, shift=0.0):
+    """What `registered` solves, or with another noise and other targets."""
+    posterior, (x, f) = registered(solve.FEW).posterior, problem()
+    noises = np.broadcast_to(noise * np.eye(2), (N, 2, 2))
+    return problem_module.Problem(KERNEL, x, f - np.asarray(posterior.origin) + shift, noises, posterior.trend)
+
+
 def test_the_answer_does_not_depend_on_how_few_control_points_it_is_searched_with(monkeypatch):
-    monkeypatch.setattr(solve, "SEARCH_REMAINDER", solve.REMAINDERS[0] / N)  # as many as the answer has
-    other, reg = kunita.register(*problem(), kernel=KERNEL, noise=1.0), registered(solve.FEW)
-    assert other.truncation.num_controls == reg.truncation.num_controls
+    reg = registered(solve.FEW)
+    monkeypatch.setattr(solve, "SEARCH_REMAINDER", 1.0)  # where the default leaves the answer's own 32
+    with jax.enable_x64(True):
+        form = next(solve.forms(as_problem(), reg.posterior.alignment))
+    assert len(form.few) < len(form.controls)
+    other = kunita.register(*problem(), kernel=KERNEL, noise=1.0)
+    assert other.truncation.num_controls == reg.truncation.num_controls == len(form.controls)
     places = np.random.default_rng(4).uniform(-10, 110, (50, 2))
     one, two = (r.posterior.predict(places) for r in (reg, other))
     np.testing.assert_allclose(one.mean, two.mean, atol=1e-5)  # both converged to 1e-6
     np.testing.assert_allclose(one.covariance, two.covariance, atol=1e-5)
 
 
-def test_a_flow_is_judged_as_if_it_were_shot_again():
-    x, f = problem()
-    free = registered(solve.FEW).posterior.trend
-    noise = np.broadcast_to(np.eye(2), (N, 2, 2))
+@pytest.mark.parametrize("guided", [False, True])
+def test_a_flow_is_judged_as_if_it_were_shot_again(guided):
+    controls = np.arange(0, N, 8) if guided else None
+    first, changed = (
+        dataclasses.replace(p, controls=controls) for p in (as_problem(), as_problem(noise=4.0, shift=1.0))
+    )
+    momenta = 1e-4 * np.random.default_rng(7).normal(size=(N, 2))
+    at, times = registered(solve.FEW).posterior.alignment, numerics.time_grid(4)
     with jax.enable_x64(True):
-        first = problem_module.Problem(KERNEL, x, f, noise, free)
-        changed = problem_module.Problem(KERNEL, x, f + 1, 4 * noise, free)
-        at = registered(solve.FEW).posterior.alignment
-        state = problem_module.look(first, at, 0.01 * x, problem_module.no_step(first), numerics.time_grid(4))
+        state = problem_module.look(first, at, momenta, problem_module.no_step(first), times)
         one, two = problem_module.judge_again(changed, state), problem_module.look_again(changed, state)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)

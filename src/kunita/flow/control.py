@@ -46,21 +46,22 @@ def choose_controls(
         most: as many control points still pay; where they do not suffice there is no set.
         multiple: their number is a multiple of this, so that similar problems have the same.
     """
-    gram = np.asarray(gram_jit(kernel, points, points))
-    left = gram.diagonal().copy()
+    variance = float(kernel.variance)
+    left = np.full(len(points), variance)
     rows: list[int] = []
     columns = np.zeros((most, len(points)))
     for remainder in remainders:
         while True:
             pivot = int(np.argmax(left * precisions))
-            exhausted = left[pivot] <= 1e-14 * gram[pivot, pivot]  # to rounding, the others explain it
+            exhausted = left[pivot] <= 1e-14 * variance  # to rounding, the others explain it
             if rows and (exhausted or (len(rows) % multiple == 0 and left @ precisions <= remainder)):
                 yield np.array(rows)
                 break
             if len(rows) == most:
                 return
             k = len(rows)
-            columns[k] = (gram[pivot] - columns[:k, pivot] @ columns[:k]) / np.sqrt(left[pivot])
+            gram = np.asarray(gram_jit(kernel, points[pivot : pivot + 1], points))[0]
+            columns[k] = (gram - columns[:k, pivot] @ columns[:k]) / np.sqrt(left[pivot])
             left = np.maximum(left - columns[k] ** 2, 0.0)
             left[pivot] = 0.0
             rows.append(pivot)

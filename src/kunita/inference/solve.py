@@ -9,8 +9,8 @@ one when it stalls:
 4. a trust region on the exact Hessian, for the largest deformations.
 
 Each is compiled when it is first needed. Many landmarks are solved through control points (`flow.control`), if the
-kernel is smooth enough for that; what these leave out is measured, and where it is too much, or the search fails, all
-landmarks carry their own momentum as usual.
+kernel is smooth enough for that, few of them to begin with; what they leave out is measured, and where it is too much,
+or the search fails, all landmarks carry their own momentum as usual.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ REMAINDERS = (0.03, 3e-4)
 """What control points may leave of the landmarks' variance, over the noise, in all: tr(D⁻¹E). Tried in turn."""
 
 SEARCH_REMAINDER = 0.02
-"""What few control points may leave, which a search begins with: so much for each landmark."""
+"""What few control points may leave, which a search begins with: so much of tr(D⁻¹E) for each landmark."""
 
 MOST_REMAINDER = 0.1
 """The same around the fitted flow, where it may have grown."""
@@ -177,8 +177,9 @@ class Fit:
     @property
     def truncation(self) -> Truncation | None:
         """What the control points leave out, if there are any, of the fit and of its linearised model."""
-        if not isinstance(self.linear, LowRankPathSpace):
+        if self.controls is None:
             return None
+        assert isinstance(self.linear, LowRankPathSpace)
         return Truncation(len(self.carriers.positions[0]), self.truncation_mm, float(self.linear.remainder))
 
     @property
@@ -203,7 +204,7 @@ def solve(
     """
     for form in forms(problem, alignment):
         fit = _search(form, alignment, momenta, roughly, patient)
-        if form.controls is None or (fit.converged and _is_complete(fit)):
+        if form.controls is None or (_is_complete(fit) if fit.converged else not patient):
             break
         if fit.converged:
             alignment, momenta = fit.alignment, fit.trajectory.momenta[0]
@@ -220,9 +221,11 @@ def forms(problem: Problem, alignment: Alignment) -> Iterator[Problem]:
     most = int(FEW * len(points)) // ROUND * ROUND
     remainders = (SEARCH_REMAINDER * len(points), *REMAINDERS)
     sets = choose_controls(problem.kernel, points, precisions, remainders, most, ROUND)
-    few = next(sets, None)
+    few, last = next(sets, None), 0
     for rows in sets:
-        yield dataclasses.replace(problem, controls=rows, few=few)
+        if len(rows) > last:
+            yield dataclasses.replace(problem, controls=rows, few=few if len(few) < len(rows) else None)
+        last = len(rows)
     yield problem
 
 
@@ -244,12 +247,14 @@ def _search(
     rounding = ROUNDING * float(np.ptp(np.asarray(problem.targets), axis=0).max())
     near = NEAR * sd + rounding
     tolerance = near if roughly else TOLERANCE * min(1.0, sd) + rounding
-    state = directly(problem.simplified, start, near if problem.few is None else ROUGH * sd, SEARCH_DRIFT, log, memory)
-    if problem.few is not None:
+    if problem.few is None:
+        state = directly(problem, start, near, SEARCH_DRIFT, log, memory)
+    else:
+        state = directly(problem.simplified, start, ROUGH * sd + rounding, SEARCH_DRIFT, log, memory)
         state = directly(problem, look_again(problem, state), near, SEARCH_DRIFT, log, memory)
     if state.misfit > near and patient:
-        most = MAX_ROUGHLY if roughly else MAX_TOTAL
-        state, memory = continuation(problem, look_again(problem, start), near, log, most), Memory()
+        most, start = MAX_ROUGHLY if roughly else MAX_TOTAL, look_again(problem, start)
+        state, memory = continuation(problem, start, near, log, most), Memory()
     if not roughly:
         worth = state.misfit <= near or patient
         state = finely(problem, state, tolerance, log, memory) if worth else settle(problem, state, shooting.MAX_DRIFT)
