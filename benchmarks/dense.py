@@ -4,9 +4,10 @@ Landmarks as in `fit_speed.py` (a draw from the Gaussian process, σ = 50 mm, 6 
 σ = 50, a = 5, noise 1, rigid alignment; ten time steps. `of GEMM` is points/s × 330 kflop (what the plain algorithm
 costs per point at 37 landmarks, so it is shown for 37 only) over the rate of a 2048² matrix product in the same
 precision, measured in the same run; `of exp` is n exponentials at each of the four stages of ten steps, per point, over
-the rate of exponentials, which is what a point that is only moved costs. The maps (where every voxel comes from, FC, standard deviation, 95 % radius,
-Jacobian determinant and the covariance) cover a cube of 256 mm; computing ends with float32 numbers for every voxel.
-Writing and compression are apart: of the four scalar maps as `.nii.gz`, less the time to compute these. Compiled programs are warm: every time is the best of several.
+the rate of exponentials, which is what a point that is only moved costs. The maps (where every voxel comes from, FC,
+standard deviation, 95 % radius, Jacobian determinant and the covariance) cover a cube of 256 mm; computing ends with
+float32 numbers for every voxel. Writing and compression are apart: of the four scalar maps as `.nii.gz`, less the time
+to compute these. Compiled programs are warm: every time is the best of several.
 
     python benchmarks/dense.py [--json FILE] [--landmarks 37 300] [--voxels 128 256]
 """
