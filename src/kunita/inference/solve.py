@@ -221,11 +221,11 @@ def forms(problem: Problem, alignment: Alignment) -> Iterator[Problem]:
     most = int(FEW * len(points)) // ROUND * ROUND
     remainders = (SEARCH_REMAINDER * len(points), *REMAINDERS)
     sets = choose_controls(problem.kernel, points, precisions, remainders, most, ROUND)
-    few, last = next(sets, None), 0
+    few, tried = next(sets, np.arange(0)), 0
     for rows in sets:
-        if len(rows) > last:
+        if len(rows) > tried:
             yield dataclasses.replace(problem, controls=rows, few=few if len(few) < len(rows) else None)
-        last = len(rows)
+        tried = len(rows)
     yield problem
 
 
