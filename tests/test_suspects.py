@@ -256,7 +256,7 @@ def model(known, alike):
     matrices = [
         np.kron(a**2 * np.exp(-squared / (2 * s**2)) + w**2 * np.eye(8), np.eye(3)) + blocks for s, a, w in grid
     ]
-    found = suspects._model_at(setting, noise, known, grid)
+    found = suspects._model_at(setting, noise, known, grid, np.ones(len(grid)))
     return found, setting, [matrix * (level if known else 1.0) for matrix in matrices]
 
 
@@ -336,7 +336,7 @@ def test_at_one_parameter_it_is_the_leave_one_out_of_a_registration():
     f = x + (f - 5) @ rotation(3, 15) - x  # turned back: what is left is small, and a translation linear
     reg = kunita.register(x, f, kernel=kunita.Gaussian(30.0, 2.0), noise=1.5, align="translation", model="small")
     setting = suspects._Setting(x, f, "translation")
-    found = suspects._model_at(setting, 1.5**2 * ones(x), True, np.array([[30.0, 2.0 / 1.5, 0.0]]))
+    found = suspects._model_at(setting, 1.5**2 * ones(x), True, np.array([[30.0, 2.0 / 1.5, 0.0]]), np.ones(1))
     left = found.left_out(setting.displacements(np.arange(15)))
     np.testing.assert_allclose(left.misses_mm, reg.loo.error, rtol=1e-6)
     np.testing.assert_allclose(left.chances, chi2.sf(reg.loo.chi2, 3), rtol=1e-5)

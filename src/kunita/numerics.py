@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from kunita.precision import Array, Scalar
+from kunita.precision import Array, Scalar, namespace
 
 State = TypeVar("State")
 Node = TypeVar("Node")
@@ -57,13 +57,19 @@ def symmetric(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 def inverse_small(matrix: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
     """Inverse of 2×2 or 3×3 matrices by cofactors: faster and more accurate than LU at this size."""
+    cofactors, determinant = cofactors_small(matrix)
+    return cofactors / determinant[..., None, None]
+
+
+def cofactors_small(matrix: Float[Array, "*b d d"]) -> tuple[Float[Array, "*b d d"], Float[Array, "*b"]]:
+    """C and |A| with A⁻¹ = C/|A|, of 2×2 or 3×3 matrices; by NumPy for NumPy's."""
+    xp = namespace(matrix)
     if matrix.shape[-1] == 2:
         (a, b), (c, d) = (tuple(matrix[..., i, j] for j in range(2)) for i in range(2))
-        cofactors = jnp.stack([jnp.stack([d, -b], -1), jnp.stack([-c, a], -1)], -2)
-        return cofactors / (a * d - b * c)[..., None, None]
+        return xp.stack([xp.stack([d, -b], -1), xp.stack([-c, a], -1)], -2), a * d - b * c
     u, v, w = (matrix[..., i, :] for i in range(3))
-    vw, wu, uv = jnp.cross(v, w), jnp.cross(w, u), jnp.cross(u, v)
-    return jnp.stack([vw, wu, uv], -1) / jnp.sum(u * vw, -1)[..., None, None]
+    vw, wu, uv = xp.cross(v, w), xp.cross(w, u), xp.cross(u, v)
+    return xp.stack([vw, wu, uv], -1), xp.sum(u * vw, -1)
 
 
 def solve_small(matrix: Float[Array, "*b d d"], right: Float[Array, "*b d e"]) -> Float[Array, "*b d e"]:

@@ -20,6 +20,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from scipy.special import fdtrc, gammaincc, gammaln
 
+from kunita import numerics
 from kunita.inference import trend
 
 SUSPICION = 0.01
@@ -301,7 +302,7 @@ class _LeftOut:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Model:
-    """The small-deformation model of landmarks on a grid of parameters, g in all, equally likely beforehand.
+    """The small-deformation model of landmarks on a grid of parameters, g in all.
 
     P = M⁻¹ − VVᵀ is never formed: V has a column for everything that is given away, the alignment's parameters and the
     coordinates of landmarks that were left out. Nor is M⁻¹ = G⊗I, where the noise is the same along every axis.
@@ -310,6 +311,7 @@ class _Model:
         inverse: (g, n, e, n, e) M⁻¹, or with e = 1 the G of M⁻¹ = G⊗I.
         given_away: (g, n, d, k) V.
         base: (g,) −½log|M| − ½log|HᵀM⁻¹H|.
+        shares: (g,) how likely the parameters are beforehand.
         freedom: the coordinates less the parameters of the alignment.
         floor: s₀², mm²: beforehand τ² is inverse gamma of one degree of freedom around it; None if τ = 1 is known.
         kept: (n,) landmarks that were not left out.
@@ -318,6 +320,7 @@ class _Model:
     inverse: np.ndarray
     given_away: np.ndarray
     base: np.ndarray
+    shares: np.ndarray
     freedom: int
     floor: float | None
     kept: np.ndarray
@@ -327,11 +330,6 @@ class _Model:
         """(d, d) what a block of `inverse` is multiplied with, to be one of M⁻¹: I where it is a single number."""
         d = self.given_away.shape[2]
         return np.eye(d) if self.inverse.shape[2] == 1 else np.ones((d, d))
-
-    def between(self, a: int, b: int) -> np.ndarray:
-        """(g, n, n) P between the axis a of all landmarks and the axis b."""
-        e, v = self.inverse.shape[2], self.given_away
-        return self.axes[a, b] * self.inverse[:, :, a % e, :, b % e] - v[:, :, a] @ v[:, :, b].swapaxes(1, 2)
 
     def column(self, i: int) -> np.ndarray:
         """(g, n, d, d) P between all landmarks and one."""
@@ -361,23 +359,26 @@ class _Model:
 
     def log_evidence(self, y: np.ndarray) -> float:
         """Log p(y), θ averaged over."""
-        return float(np.logaddexp.reduce(self.log_density(self.misfit(y))) - np.log(len(self.base)))
+        return float(np.logaddexp.reduce(self.log_density(self.misfit(y)) + np.log(self.shares)))
 
     def swapped_log_evidence(self, y: np.ndarray, places: np.ndarray) -> np.ndarray:
         """(n, n) the same after each exchange of two fixed landmarks: yᵢ changes by e = fⱼ − fᵢ and yⱼ by −e.
 
-        The misfit changes by 2e·(λᵢ − λⱼ) + eᵀ(Pᵢᵢ + Pⱼⱼ − Pᵢⱼ − Pⱼᵢ)e, λ = Py; the same for j and i.
+        The misfit changes by 2e·(λᵢ − λⱼ) + eᵀ(Pᵢᵢ + Pⱼⱼ − Pᵢⱼ − Pⱼᵢ)e, λ = Py, of which V takes away the squares of
+        (Vᵢ − Vⱼ)ᵀe, column by column. Half of all that is summed, and then the half that has i and j exchanged.
         """
-        duals, change = self.duals(y), places[None] - places[:, None]
-        misfit = np.zeros((len(duals), len(y), len(y)))
-        for a, b in itertools.combinations_with_replacement(range(y.shape[1]), 2):
-            block, both = self.between(a, b), (1 if a == b else 2) * change[..., a] * change[..., b]
-            own = np.einsum("gii->gi", block)
-            misfit += both * (0.5 * own[:, :, None] + 0.5 * own[:, None] - block)
-        ahead = duals @ places.T  # (g, i, j) λᵢ·fⱼ
-        misfit += 2 * (ahead - np.einsum("gii->gi", ahead)[:, :, None])
+        duals, change, e = self.duals(y), places[None] - places[:, None], self.inverse.shape[2]
+        along = lambda vectors: (ahead := vectors @ places.T) - np.einsum("gii->gi", ahead)[:, :, None]  # vᵢ·e
+        misfit = 2 * along(duals)
+        for a, b in zip(*np.nonzero(np.triu(self.axes)), strict=True):
+            block, both = self.inverse[:, :, a % e, :, b % e], (1 if a == b else 2) * change[..., a] * change[..., b]
+            own = 0.5 * np.einsum("gii->gi", block)
+            misfit += both * (own[:, :, None] + own[:, None] - block)
+        for column in np.moveaxis(self.given_away, -1, 0):
+            half = along(column)
+            misfit -= 0.5 * (half + half.swapaxes(1, 2)) ** 2
         misfit += misfit.swapaxes(1, 2) + np.einsum("gia,ia->g", duals, y)[:, None, None]
-        return np.logaddexp.reduce(self.log_density(misfit), axis=0) - np.log(len(self.base))
+        return np.logaddexp.reduce(self.log_density(misfit) + np.log(self.shares)[:, None, None], axis=0)
 
     def left_out(self, y: np.ndarray) -> _LeftOut:
         """Each landmark judged by the others, under parameters that the others think likely.
@@ -388,11 +389,13 @@ class _Model:
         d = y.shape[1]
         duals = self.duals(y)
         blocks = np.where(self.judged[:, None, None], self.blocks, np.eye(d))
-        misses = np.linalg.solve(blocks, duals[..., None])[..., 0]
+        cofactors, determinants = numerics.cofactors_small(blocks)
+        misses = (cofactors @ duals[..., None])[..., 0] / determinants[..., None]
         own = np.sum(misses * duals, axis=-1)
         others = np.maximum(np.einsum("gia,ia->g", duals, y)[:, None] - own, 0)
         freedom = self.freedom - d
-        log = self.base[:, None] - 0.5 * np.linalg.slogdet(blocks)[1] + _log_radial(others, freedom, self.floor)
+        log = (self.base + np.log(self.shares))[:, None] - 0.5 * np.log(np.abs(determinants))
+        log += _log_radial(others, freedom, self.floor)
         weights = np.exp(log - np.logaddexp.reduce(log, axis=0))
         if self.floor is None:
             tails = gammaincc(d / 2, own / 2)  # χ²
@@ -408,7 +411,7 @@ class _Model:
         kept = self.kept & (np.arange(len(self.kept)) != i)
         given_away = np.concatenate([self.given_away, column @ root[:, None]], axis=-1)
         base, freedom = self.base - 0.5 * log_det, self.freedom - root.shape[-1]
-        return _Model(self.inverse, given_away, base, freedom, self.floor, kept)
+        return _Model(self.inverse, given_away, base, self.shares, freedom, self.floor, kept)
 
     def without_all(self, rows: Iterable[int]) -> "_Model | None":
         """The same of several landmarks; None where the others would say nothing of one of them."""
@@ -448,13 +451,16 @@ def _model(setting: _Setting, noise: np.ndarray, known: bool, numbers: int = MOS
         return None
     scales = _length_scales(setting.moving)
     grid = np.array(list(itertools.product(scales, *(_known_sizes(setting, noise) if known else (RATIOS, (0.0,))))))
+    grid[grid[:, 1] == 0, 0] = scales[0]  # without a deformation its length scale is nothing
+    grid, shares = np.unique(grid, axis=0, return_counts=True)
     most = max(1, numbers // (n * d) ** 2)
     if len(grid) > most:  # those that a sample of the landmarks thinks likeliest
         few = _some(n)
-        sample = _model_at(setting.take(few), noise[few], known, grid)
+        sample = _model_at(setting.take(few), noise[few], known, grid, shares)
         y = setting.displacements(np.arange(n))[few]
-        grid = grid[np.argsort(sample.log_density(sample.misfit(y)))[-most:]]
-    return _model_at(setting, noise, known, grid)
+        likeliest = np.argsort(sample.log_density(sample.misfit(y)) + np.log(shares))[-most:]
+        grid, shares = grid[likeliest], shares[likeliest]
+    return _model_at(setting, noise, known, grid, shares)
 
 
 def _some(n: int) -> np.ndarray:
@@ -462,8 +468,11 @@ def _some(n: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).permutation(n)[:SAMPLE])
 
 
-def _model_at(setting: _Setting, noise: np.ndarray, known: bool, grid: np.ndarray) -> _Model:
-    """The model at (g, 3) length scales, and amplitudes and white standard deviations in units of the noise."""
+def _model_at(setting: _Setting, noise: np.ndarray, known: bool, grid: np.ndarray, shares: np.ndarray) -> _Model:
+    """The model at (g, 3) length scales, and amplitudes and white standard deviations in units of the noise.
+
+    `shares` are proportional to how likely these are beforehand.
+    """
     n, d = setting.moving.shape
     freedom = n * d - setting.basis.shape[1]
     turn, level = setting.rotation(np.arange(n)), float(np.mean(np.trace(noise, axis1=1, axis2=2))) / d
@@ -475,7 +484,8 @@ def _model_at(setting: _Setting, noise: np.ndarray, known: bool, grid: np.ndarra
     unit, floor = (level, None) if known else (1.0, (EXACT * setting.extent) ** 2)
     base = -0.5 * (log_det + log_inner + freedom * np.log(unit))
     given_away = (solved @ root).reshape(len(grid), n, d, basis.shape[1]) / np.sqrt(unit)
-    return _Model(inverse / unit, given_away, base, freedom, floor, np.ones(n, dtype=bool))
+    shares = shares / shares.sum()
+    return _Model(inverse / unit, given_away, base, shares, freedom, floor, np.ones(n, dtype=bool))
 
 
 def _inverted(squared: np.ndarray, noise: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
