@@ -59,6 +59,9 @@ NEAR_SHIFTS = 3
 DETERMINED = 1e-9
 """A landmark of which the others tell less than this, relative to what is told of any, is not judged."""
 
+NEGLIGIBLE = 1e-9
+"""Parameters that the others think less likely than that say nothing against a landmark."""
+
 ROUNDS = 12
 
 
@@ -397,10 +400,11 @@ class _Model:
         log = (self.base + np.log(self.shares))[:, None] - 0.5 * np.log(np.abs(determinants))
         log += _log_radial(others, freedom, self.floor)
         weights = np.exp(log - np.logaddexp.reduce(log, axis=0))
+        tails, count = np.ones_like(own), weights > NEGLIGIBLE
         if self.floor is None:
-            tails = gammaincc(d / 2, own / 2)  # χ²
+            tails[count] = gammaincc(d / 2, own[count] / 2)  # χ²
         else:
-            tails = fdtrc(d, freedom + 1, own / d * (freedom + 1) / (others + self.floor))
+            tails[count] = fdtrc(d, freedom + 1, (own / d * (freedom + 1) / (others + self.floor))[count])
         chances = np.where(self.judged, np.sum(weights * tails, axis=0), 1.0)
         return _LeftOut(chances, np.linalg.norm(np.einsum("gi,gia->ia", weights, misses), axis=1))
 
