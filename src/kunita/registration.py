@@ -486,8 +486,10 @@ def _fit_remarks(
         )
     if np.linalg.det(fit.alignment.matrix) < 0:
         yield "suspect: the alignment is a mirror image, so the whole map turns space inside out; check left and right"
-    if not fit.converged:
+    if not fit.converged and wish.patient:
         yield fit.outcome.value
+    elif not fit.converged:
+        yield "not converged: no deformation leads to a mirror image, and none was sought; check left and right"
     if not settled:
         yield "the noise of the moving landmarks, carried over by the map, did not settle; raise it or the length scale"
     if fit.trajectory.drift > shooting.MAX_DRIFT:
