@@ -42,8 +42,8 @@ landmarks are noisy. Only ours and scikit-learn's Gaussian process give an uncer
 times. The 3-D displacements are draws of a Gaussian process, not of a flow, so Gaussian process regression with the \
 true kernel is the best there is for the held-out error, and a diffeomorphism has no advantage. SciPy and \
 scikit-learn solve one linear system, which no diffeomorphic method can match; they are there for orientation. Times \
-are wall-clock, the best of two to five calls in one process, of a single one where that takes more than half a \
-minute; compiled methods are compared from the second call on, and their first is shown apart (KeOps, below \
+are wall-clock, the best of as many calls in one process as ten seconds have room for (two at least, fifty at most), \
+of a single one where that takes more than half a minute; compiled methods are compared from the second call on, and their first is shown apart (KeOps, below \
 scikit-shapes, keeps what it once compiled). Memory is the peak of the process, imports included. Folds are sought \
 by finite differences on a 40³ (64²) grid. An empty cell was not tried: there a peer \
 would run into the limit, by how it grows or for its memory."""

@@ -27,7 +27,7 @@ SPENT_S = 10.0
 ONCE_S = 30.0
 """A call that takes longer is not repeated, unless it compiled."""
 
-MOST_CALLS = 5
+MOST_CALLS = 50
 
 UNFINISHED = "first call only"
 """Status of what is stored before the calls that are compared."""
