@@ -43,10 +43,10 @@ times. The 3-D displacements are draws of a Gaussian process, not of a flow, so 
 true kernel is the best there is for the held-out error, and a diffeomorphism has no advantage. SciPy and \
 scikit-learn solve one linear system, which no diffeomorphic method can match; they are there for orientation. Times \
 are wall-clock, the best of as many calls in one process as ten seconds have room for (two at least, fifty at most), \
-of a single one where that takes more than half a minute; compiled methods are compared from the second call on, and their first is shown apart (KeOps, below \
-scikit-shapes, keeps what it once compiled). Memory is the peak of the process, imports included. Folds are sought \
-by finite differences on a 40³ (64²) grid. An empty cell was not tried: there a peer \
-would run into the limit, by how it grows or for its memory."""
+of a single one where that takes more than half a minute; compiled methods are compared from the second call on, and \
+their first is shown apart (KeOps, below scikit-shapes, keeps what it once compiled). Memory is the peak of the \
+process, imports included. Folds are sought by finite differences on a 40³ (64²) grid. An empty cell was not tried: \
+there a peer would run into the limit, by how it grows or for its memory."""
 
 
 def main() -> None:
