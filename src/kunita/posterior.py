@@ -190,14 +190,17 @@ def check_arrival(posterior: Posterior, wanted: Float[Array, "m d"], found: Floa
 dual_change = compiled(AbstractPathSpace.dual_change, hasty=SMALL_MATRIX)
 
 
-def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str) -> Posterior:
-    """Linearise around the fitted flow and condition on the landmarks."""
+def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str, *, near: bool = True) -> Posterior:
+    """Linearise around the fitted flow and condition on the landmarks.
+
+    A fit that stopped early is corrected by the step that remains, unless that would not lead anywhere `near`.
+    """
     carriers, linear = fit.carriers, fit.linear
     weights = numerics.quadrature_weights(carriers.num_steps)
     shift, correction = dual_change(linear, fit.errors)
     dual = fit.trajectory.momenta[-1] + correction
     anchored = linear.to_anchors(correction.ravel()).reshape(-1, correction.shape[1])
-    corrected = model == "small" or not fit.converged
+    corrected = model == "small" or (near and not fit.converged)
     keep = 1.0 if corrected else 0.0
     return Posterior(
         model, corrected, fit.kernel, fit.trend, fit.alignment, origin, carriers, weights, fit.targets, fit.noise,

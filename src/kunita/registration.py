@@ -254,7 +254,7 @@ def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None 
     fit, settled = solve.solve_observed(
         observed, choice.kernel, sample.trend, start[0], wish.model, start[1], patient=wish.patient
     )
-    posterior = posterior_from_fit(fit, aligned.origin, wish.model)
+    posterior = posterior_from_fit(fit, aligned.origin, wish.model, near=wish.patient)
     value = gauss_newton_evidence(posterior.linear, fit.energy)
     remarks = tuple(_fit_remarks(pairs, wish, aligned.open_directions, choice, fit, settled))
     noise = np.asarray(fit.noise) * weights[:, None, None]

@@ -257,7 +257,7 @@ def _search(
         state, memory = continuation(problem, start, near, log, most), Memory()
     if not roughly:
         worth = state.misfit <= near or patient
-        state = finely(problem, state, tolerance, log, memory) if worth else settle(problem, state, shooting.MAX_DRIFT)
+        state = finely(problem, state, tolerance, log, memory) if worth else look_again(problem, start)
     failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
     outcome = Outcome.CONVERGED if state.misfit <= tolerance else failure
     carrying = carriers(problem, state.trajectory)
