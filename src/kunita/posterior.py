@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from kunita import numerics
+from kunita import notebook, numerics
 from kunita.errors import ArgumentError, InverseError, LandmarkError
 from kunita.flow import covariance, shooting, simulate, transport
 from kunita.flow.transport import Path
@@ -168,6 +168,32 @@ class Posterior(eqx.Module):
         whole[:d, :d] = align.matrix
         whole[:d, d] = np.asarray(align.offset) + self.origin - np.asarray(align.matrix) @ align.center
         return whole
+
+    @door
+    def _repr_html_(self) -> str | None:
+        """A card for notebooks; of the landmarks it knows the control points only, where these stand for all."""
+        if np.ndim(self.targets) != 2:  # not a posterior but a tree of its shape
+            return None
+        aligned, fixed = np.asarray(self.trajectory.positions[0]), np.asarray(self.targets + self.origin)
+        moving = np.asarray(self.alignment.inverse(aligned))
+        arrived, whole = self.predict(moving), len(moving) == len(fixed)
+        noise = float(np.sqrt(np.mean(np.trace(self.noise, axis1=1, axis2=2)) / fixed.shape[1]))
+        align = notebook.alignment_words(np.asarray(self.trend.generators))
+        facts = (
+            notebook.Fact("Model", f"{self.model}, alignment {align}"),
+            notebook.Fact("Kernel", notebook.kernel_words(self.kernel)),
+            notebook.Fact("Noise", f"{noise:.3g} mm"),
+            notebook.sureness(arrived, "landmarks" if whole else "control points"),
+        )
+        # at a landmark f − m(x) = Dλ, unless the search stopped on the way
+        expected = np.einsum("iab,ib->ia", self.noise, self.dual)
+        missed = whole and np.abs(fixed - arrived.mean - expected).max() > 0.01 * noise
+        early = missed or (self.corrected and self.model != "small")
+        warnings = ("NOT CONVERGED: the posterior is that of a search that stopped early",) if early else ()
+        start, origin = notebook.starts(moving, aligned + np.asarray(self.origin), fixed)
+        scene = notebook.Scene(start, arrived, fixed, {}, origin, paired=whole)
+        calls = ("predict(points)", "inverse(points)", "covariance(x, y)", "sample(points, 10)", "leave_one_out()")
+        return notebook.posterior_card(len(fixed), facts, warnings, scene, calls)
 
     def _check(self, points: ArrayLike) -> Float[Array, "m d"]:
         return as_points(points, "points", self.targets.shape[1])

@@ -11,11 +11,12 @@ import jax
 import numpy as np
 from scipy.spatial import cKDTree
 
-from kunita import scores
+from kunita import notebook, scores
 from kunita.data.landmarks import Landmarks, Pairs, check_covariances, match
 from kunita.errors import ArgumentError, KunitaWarning, LandmarkError, Outcome
 from kunita.evaluation import Evaluation, prepare
 from kunita.flow import shooting
+from kunita.gaussians import GaussianPoints
 from kunita.inference import solve, trend
 from kunita.inference.choice import Choice, Chosen, Dials, Held, choose, search_for
 from kunita.inference.evidence import gauss_newton_evidence
@@ -118,6 +119,36 @@ class Registration:
     def __repr__(self) -> str:
         state = "converged" if self.converged else "not converged"
         return f"<Registration of {len(self.moving)} landmarks in {self.fixed.dimension}-D, {self.model}, {state}>"
+
+    def _repr_html_(self) -> str:
+        """A card for notebooks: the summary's numbers, suspects and warnings, and a drawing of the landmarks."""
+        rows, moving, fixed = np.flatnonzero(self.used), self.moving.points, self.fixed.points
+        labels = [self.moving.labels[i] for i in rows]
+        arrived, affine = self.evaluation.predict(moving), self.posterior.affine
+        distance = lambda points: float(np.linalg.norm(fixed - points, axis=1)[rows].mean())
+        cut, left_out, suspects, doubtful = self.truncation, None, None, {}
+        if self.loo is not None:
+            inside = scores.covered(scores.pit(np.asarray(self.loo.chi2), self.fixed.dimension), (0.95,))
+            left_out = (float(np.mean(self.loo.error)), int(inside.sum()), len(inside))
+        if self.suspicion is not None:
+            suspects = tuple(self.suspicion.lines(labels))
+            doubtful = {int(rows[i]): labels[i] for i in np.flatnonzero(self.suspicion.suspect)}
+        story = notebook.Story(
+            count=len(moving), used=len(rows), dimension=self.fixed.dimension, pairing=self.pairing,
+            before=distance(moving), after=distance(arrived.mean), left_out=left_out,
+            kernel=describe_kernel(self.kernel), noise=self.noise_mm, align=self.align, model=self.model,
+            converged=self.converged,
+            effort=f"{self.iterations} iterations, gap {self.gap_mm:.1e} mm, {self.seconds:.2f} s",
+            chosen=tuple((one.name, one.low, one.high) for one in self.chosen),
+            learned_on=len(self.learned_on), robust=self.robust,
+            low_rank=None if cut is None else (cut.num_controls, cut.mean_error_mm, cut.matrix_error),
+            suspects=suspects, warnings=self.warnings,
+        )  # fmt: skip
+        aligned = moving @ affine[:-1, :-1].T + affine[:-1, -1]
+        start, origin = notebook.starts(moving, aligned, fixed)
+        scene = notebook.Scene(start, arrived, fixed, doubtful, origin)
+        used = GaussianPoints(arrived.mean[rows], arrived.covariance[rows])
+        return notebook.registration_card(story, scene, notebook.sureness(used))
 
 
 @on_one_blas_thread
