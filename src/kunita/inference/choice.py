@@ -520,6 +520,35 @@ def _profile_end(
     return near
 
 
+def length_scale_profile(
+    samples: Sequence[Sample], dials: Dials, search: Search, theta: np.ndarray, scales: np.ndarray
+) -> np.ndarray:
+    """The small-deformation model's log evidence, with the log prior of θ, as a function of the first length scale.
+
+    The other free parameters follow. They start from those of the neighbour that is nearer to θ, so that the curve
+    stays on one ridge.
+
+    Args:
+        samples, dials, search: what is explained, by what, and where the other parameters may be.
+        theta: where to start from: the choice.
+        scales: (m,) length scales, mm, in any order.
+
+    Returns:
+        (m,) values; NaN where they are not finite.
+    """
+    leading = functools.partial(_small_total, samples, dials, search)
+    logs, values = np.log(scales), np.full(len(scales), np.nan)
+    order = np.argsort(logs)
+    below = logs[order] < theta[0]
+    for way in (order[below][::-1], order[~below]):
+        at = theta
+        for i in way:
+            bounds = np.vstack([np.full((1, 2), logs[i]), search.bounds[1:]])
+            at = _ascend(leading, np.array([logs[i], *at[1:]]), bounds)
+            values[i] = _finite(leading(at)[0], np.nan)
+    return values
+
+
 def _deviations(curvature: np.ndarray) -> np.ndarray:
     """√ of the diagonal of the inverse; along directions that curve nowhere or upwards there is no limit."""
     strengths, directions = np.linalg.eigh(curvature)

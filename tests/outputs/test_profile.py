@@ -1,0 +1,161 @@
+"""The evidence along the length scale: the curve that the choice climbed, found again from the record alone."""
+
+import dataclasses
+import functools
+import warnings
+
+import numpy as np
+import pytest
+import scipy.linalg
+from scipy.spatial.distance import cdist
+
+import kunita
+import problems
+from kunita import programs
+from kunita.inference.choice import Dials, length_scale_profile, search_for
+from kunita.inference.sample import aligned_sample
+from kunita.outputs import profile
+from kunita.outputs.profile import evidence_profile
+
+
+@functools.cache
+def landmarks(d=3, n=16):
+    x, y = problems.gp_displaced(n, seed=5, length_scale=40.0, side=100.0, rms=8.0, d=d)
+    return x, y + 0.4 * np.random.default_rng(6).normal(size=y.shape)
+
+
+WAYS = {
+    "all chosen": {},
+    "in the plane": {"d": 2},
+    "noise given": {"noise": 0.4},
+    "noise scaled": {"noise": np.linspace(0.2, 0.6, 16), "scale_noise": True},
+    "amplitude held": {"amplitude": 5.0},
+    "another family": {"kernel": "matern52", "align": "affine"},
+    "noise along directions": {"noise": np.diag([0.2, 0.1, 0.3]) * np.ones((16, 1, 1))},
+}
+
+
+def register(*points, **options):
+    """Whatever it has to say: sixteen landmarks do not tell everything."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kunita.KunitaWarning)
+        return kunita.register(*points, **options)
+
+
+@functools.cache
+def registered(way, model="small"):
+    options = dict(WAYS[way])
+    return register(*landmarks(options.pop("d", 3)), model=model, **options)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_best_of_the_curve_is_the_choice(way):
+    found = evidence_profile(registered(way))
+    best = int(np.argmax(found.log_evidence))
+    near = found.scales_mm[max(best - 1, 0) : best + 2]
+    assert near[0] <= registered(way).kernel.length_scale <= near[-1]
+    assert found.log_evidence[found.scales_mm == found.chosen_mm] == pytest.approx(found.log_evidence.max(), abs=1e-3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_chosen_length_scale_comes_with_what_the_choice_said_of_it(way):
+    reg = registered(way)
+    found, told = evidence_profile(reg), reg.chosen[0]
+    assert (found.chosen_mm, found.low, found.high, found.decided) == (told.value, told.low, told.high, told.decided)
+    assert found.num_landmarks == 16
+    assert np.all(np.diff(found.scales_mm) > 0)
+
+
+def restricted_likelihood(reg, length_scale):
+    """The log density of what the alignment does not explain: displacements projected off its basis."""
+    noise = reg.noise
+    sample = aligned_sample(reg.moving.points, reg.fixed.points, (noise, 0 * noise), reg.align, scaled=False).sample
+    n, d = sample.positions.shape
+    kernel = reg.kernel.amplitude**2 * np.exp(-0.5 * (cdist(*[sample.positions] * 2) / length_scale) ** 2)
+    covariance = np.kron(kernel, np.eye(d)) + scipy.linalg.block_diag(*noise)
+    basis = np.asarray(sample.basis).reshape(n * d, -1)
+    off = scipy.linalg.null_space(basis.T)
+    y, s = off.T @ np.asarray(sample.displacements).ravel(), off.T @ covariance @ off
+    value = -0.5 * (y @ np.linalg.solve(s, y) + np.linalg.slogdet(2 * np.pi * s)[1])
+    return value - 0.5 * np.linalg.slogdet(basis.T @ basis)[1]
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_with_all_else_given_the_curve_is_the_likelihood_and_a_prior_about_a_third_of_the_extent(d):
+    reg = problems.registered(d)
+    found = evidence_profile(reg)
+    positions = reg.moving.points
+    center, scales = cdist(positions, positions).max() / 3, found.scales_mm
+    prior = -0.5 * (np.log(scales / center) / np.log(3.0)) ** 2
+    expected = [restricted_likelihood(reg, scale) for scale in scales] + prior
+    np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-6)
+    assert found.chosen_mm == 25.0 in scales
+    assert np.isnan([found.low, found.high]).all()
+    assert not found.decided
+
+
+def test_the_other_parameters_follow():
+    """With amplitude and noise held at the choice nothing is better than with those that follow, but there."""
+    reg = registered("all chosen")
+    free = evidence_profile(reg)
+    held = evidence_profile(dataclasses.replace(reg, chosen=reg.chosen[:1]))
+    same = np.isin(free.scales_mm, held.scales_mm)
+    rise = (free.log_evidence - free.log_evidence.max())[same] - (held.log_evidence - held.log_evidence.max())
+    assert np.all(rise > -1e-3)
+    assert rise.max() > 1.0
+
+
+def test_the_order_of_the_length_scales_does_not_matter():
+    moving, fixed = landmarks()
+    noise = np.tile(np.eye(3), (16, 1, 1))
+    sample = aligned_sample(moving, fixed, (noise, 0 * noise), "rigid", scaled=True).sample
+    dials = Dials(kunita.Gaussian)
+    search = search_for([sample], dials, given_noise=False, hyperprior=True)
+    scales = np.geomspace(15, 200, 8)
+    curve = functools.partial(length_scale_profile, [sample], dials, search, search.start)
+    mixed = np.random.default_rng(0).permutation(8)
+    np.testing.assert_allclose(curve(scales[mixed]), curve(scales)[mixed], rtol=1e-12)
+
+
+def test_a_record_from_a_file_has_the_same_curve(tmp_path):
+    reg = registered("noise scaled", "endpoint")
+    kunita.save(reg, tmp_path / "record.h5")
+    again = evidence_profile(kunita.load(tmp_path / "record.h5"))
+    for name, value in dataclasses.asdict(evidence_profile(reg)).items():
+        np.testing.assert_array_equal(getattr(again, name), value)
+
+
+def test_landmarks_that_were_not_used_do_not_count():
+    moving, fixed = landmarks()
+    sds = np.full(17, 0.4)
+    sds[3] = np.inf
+    with_one = register(np.insert(moving, 3, 999.0, axis=0), np.insert(fixed, 3, 0.0, axis=0), noise=sds, model="small")
+    found, expected = evidence_profile(with_one), evidence_profile(registered("noise given"))
+    assert found.num_landmarks == 16
+    np.testing.assert_allclose(found.log_evidence, expected.log_evidence, atol=1e-4)
+
+
+def test_very_many_landmarks_are_thinned_by_chance_that_is_always_the_same(monkeypatch):
+    monkeypatch.setattr(profile, "MOST_LANDMARKS", 12)
+    one, other = (evidence_profile(registered("noise given")) for _ in range(2))
+    assert one.num_landmarks == 12
+    np.testing.assert_array_equal(one.log_evidence, other.log_evidence)
+
+
+def test_no_program_is_made_for_it_that_the_registration_did_not_have(monkeypatch, tmp_path):
+    moving, fixed = landmarks(n=11)
+    monkeypatch.setattr(programs._shelf, "folder", tmp_path)
+    reg = register(moving, fixed)
+    made = sorted(tmp_path.iterdir())
+    assert made
+    evidence_profile(reg)
+    assert sorted(tmp_path.iterdir()) == made
+
+
+def test_there_is_no_curve_where_the_evidence_says_nothing():
+    reg = problems.registered()
+    for kernel in (reg.kernel + kunita.Matern52(10.0, 1.0), kunita.RationalQuadratic(25.0, 4.0, alpha=7.0)):
+        assert evidence_profile(dataclasses.replace(reg, kernel=kernel)) is None
+    assert evidence_profile(dataclasses.replace(reg, robust=True)) is None
+    few = dataclasses.replace(reg, used=np.arange(16) < 2)
+    assert evidence_profile(few) is None
