@@ -23,7 +23,8 @@ def test_the_demo_runs_end_to_end_and_its_numbers_are_those_of_the_truth(tmp_pat
     assert truth["tumour_centre"]["after_mm"] < truth["tumour_centre"]["radius95_mm"]
     printed = capsys.readouterr().out
     assert "where ultrasound sees" in printed
-    assert str(tmp_path / "result" / "overview.png") in printed
+    assert str(tmp_path / "report.html") in printed
+    assert (tmp_path / "report.html").read_bytes() == (tmp_path / "result" / "report.html").read_bytes()
     assert {path.name for path in (tmp_path / "case").iterdir()} == set(FILES)
-    asked = Request(*(tmp_path for _ in range(3)), targets_file=tmp_path / FILES[-1])
+    asked = Request(moving_image=tmp_path, fixed_image=tmp_path, labels=tmp_path, targets_file=tmp_path / FILES[-1])
     assert {path.name for path in (tmp_path / "result").iterdir()} == set(output_names(asked, 3))

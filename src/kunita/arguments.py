@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     for add in (
         _demo,
         _register,
+        _report,
         _predict,
         _warp,
         _uncertainty,
@@ -125,7 +126,19 @@ def _register(commands: argparse._SubParsersAction) -> None:
     forms.add_argument(
         "--bids", action="store_true", help="BIDS-derivatives names and sidecars (from sub-… file names)"
     )
-    forms.add_argument("--no-report", action="store_true", help="no overview.png")
+    forms.add_argument("--no-report", action="store_true", help="no report.html (nor overview.png)")
+    _talking(command)
+    _overwriting(command)
+
+
+def _report(commands: argparse._SubParsersAction) -> None:
+    command = _command(
+        commands, "report", "make the page of a result again: report.html, one self-contained file",
+        "\nThe fixed image is looked for where it was when the result was made. An existing report.html is replaced.",
+    )  # fmt: skip
+    command.add_argument("result", type=Path, metavar="DIR", help="folder that `kunita register` wrote")
+    command.add_argument("--fixed-image", type=Path, metavar="IMG", help="the fixed image, if it was moved")
+    command.add_argument("--out", type=Path, metavar="FILE.html", help="where to write (default: DIR/report.html)")
     _talking(command)
     _overwriting(command)
 
@@ -248,6 +261,7 @@ def _tune(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--align", choices=ALIGNMENTS, default="rigid", help="alignment in the model (default: rigid)")
     command.add_argument("--model", choices=MODELS, default="endpoint", help="posterior (default: endpoint)")
     command.add_argument("--scale-noise", action="store_true", help="learn a factor on the noise that the files bring")
+    command.add_argument("--no-report", action="store_true", help="no page about it (prior.html)")
     _talking(command)
     _overwriting(command)
 
@@ -271,6 +285,7 @@ def _loo(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--fast", action="store_true", help="in closed form, to first order, instead of exact refits")
     command.add_argument("--workers", type=_count, default=1, metavar="N", help="processes (default: 1)")
     command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the bootstrap over cases (default: 0)")
+    command.add_argument("--no-report", action="store_true", help="no report.html")
     _talking(command)
     _overwriting(command)
 

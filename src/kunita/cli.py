@@ -4,6 +4,7 @@ import contextlib
 import gc
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ def entry() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; input that is refused is one line, a bug shows its traceback."""
     arguments = parser().parse_args(argv)
+    arguments.typed = shlex.join(["kunita", *(sys.argv[1:] if argv is None else argv)])
     try:
         return int(_run(arguments.command)(arguments))
     except KunitaError as error:

@@ -32,7 +32,7 @@ from kunita.io.image_files.files import NIFTI, PICTURES, WRITTEN, is_image, read
 from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.landmark_files.table import LandmarkTable
 from kunita.io.recorded_grids import recorded_spacing
-from kunita.io.result_folder import check_result, result_folder
+from kunita.io.result_folder import RECORD, REPORT, check_result, find_record, result_folder
 from kunita.io.writing import check_writable
 
 MOST_TARGETS = 10
@@ -45,7 +45,7 @@ def register(args: Namespace) -> int:
 
     console, began = Console(quiet=args.quiet, as_json=args.json), time.perf_counter()
     with console.warnings():
-        args.prior = _prior(args)
+        args.prior_file, args.prior = args.prior, _prior(args)
         moving, fixed = read_sides(args)
         request = _request(args, moving.dimension)
         names, rename = results.output_names(request, moving.dimension), request.bids or (lambda name: name)
@@ -67,8 +67,29 @@ def register(args: Namespace) -> int:
     document["out"], seconds = str(args.out), time.perf_counter() - began
     lines = [reg.summary(), *_target_lines(document)]
     lines.append(f"  written    {args.out}/ ({len(document['files'])} files, {seconds:.0f} s in all)")
+    if request.report:
+        lines.append(f"  look at    {args.out / rename(REPORT)}")
     console.answer("\n".join(lines), document)
     return ExitStatus.DONE if reg.converged else ExitStatus.NOT_CONVERGED
+
+
+def report(args: Namespace) -> int:
+    """`kunita report`."""
+    from kunita.report.result import read_subject, write_report
+
+    console = Console(quiet=args.quiet, as_json=args.json)
+    record = find_record(args.result)
+    path = args.out or record.with_name(record.name.replace(RECORD, REPORT))
+    check_writable(path, overwrite=args.overwrite or args.out is None)
+    keep_programs()
+    with console.warnings(), console.progress() as tell:
+        subject, remarks = read_subject(args.result, args.fixed_image, tell("evaluating the posterior"))
+        for remark in remarks:
+            console.warn(remark)
+        tell("drawing the report")
+        write_report(subject, path, overwrite=True)
+    console.answer(f"report of {args.result}: {path}", {"out": str(path), "warnings": list(remarks)})
+    return ExitStatus.DONE
 
 
 def predict(args: Namespace) -> int:
@@ -247,7 +268,8 @@ def _request(args: Namespace, dimension: int) -> Any:
         moving_image=args.moving_image, fixed_image=args.fixed_image, labels=args.labels, targets_file=args.targets,
         targets=read_targets(args, dimension) if args.targets else None,
         spacing=args.spacing if dimension == 2 else None, covariance=args.cov, nrrd=args.nrrd,
-        nifti_xfm=args.nifti_xfm, figure=not args.no_report, bids=names,
+        nifti_xfm=args.nifti_xfm, report=not args.no_report, bids=names, moving=args.moving, fixed=args.fixed,
+        prior=args.prior_file, command=getattr(args, "typed", None),
     )  # fmt: skip
 
 

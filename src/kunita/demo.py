@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from kunita.data.phantom import BrainShift, brain_shift
 from kunita.io.image_files.files import write_image
 from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.registration_files import load
-from kunita.io.result_folder import RECORD, SUMMARY
+from kunita.io.result_folder import RECORD, REPORT, SUMMARY
 from kunita.io.summary_files import write_json
 from kunita.io.writing import check_writable
 from kunita.outputs.labels import label_values
@@ -49,6 +50,7 @@ def run(case: BrainShift, args: Namespace, console: Console) -> int:
     status = register(parser().parse_args([*command, *silent, *(["--overwrite"] if args.overwrite else [])]))
     truth = against_truth(case, load(result / RECORD), args.seed)
     write_json(args.out / "truth.json", dataclasses.asdict(truth), overwrite=True)
+    shutil.copyfile(result / REPORT, args.out / REPORT)
     summary = json.loads((result / SUMMARY).read_text(encoding="utf-8"))
     console.answer("\n".join(_lines(truth, summary, args.out)), {**dataclasses.asdict(truth), "summary": summary})
     return status
@@ -135,6 +137,6 @@ def _lines(truth: Comparison, summary: dict[str, Any], out: Path) -> Iterator[st
     yield f"  {100 * loo['coverage']['95']:.0f} % of them inside their 95 % region"
     for remark in summary["warnings"]:
         yield f"  warning: {remark}"
-    yield f"Look at     {out}/result/overview.png"
+    yield f"Look at     {out}/{REPORT}"
     yield f"In Slicer   {out}/result/load_in_slicer.py"
     yield f"Numbers     {out}/result/summary.json, {out}/result/landmarks.csv, {out}/truth.json"

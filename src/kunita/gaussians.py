@@ -65,7 +65,7 @@ def ball_radius_of_invariants(
     size = np.where(trace > 0, trace, 1)
     shape_a, shape_b = 1.5 * square / size**2 - 0.5, 27 * determinant / size**3
     total, inner = np.zeros_like(size), np.empty_like(size)
-    for row in _radius_polynomial(float(level))[::-1]:  # Horner's rule in a, and inside in b; in place, which is faster
+    for row in radius_polynomial(float(level))[::-1]:  # Horner's rule in a, and inside in b; in place, which is faster
         inner.fill(row[-1])
         for coefficient in row[-2::-1]:
             inner *= shape_b
@@ -79,7 +79,7 @@ RADIUS_DEGREE = 5
 
 
 @functools.lru_cache(maxsize=16)
-def _radius_polynomial(level: float) -> tuple[tuple[float, ...], ...]:
+def radius_polynomial(level: float) -> tuple[tuple[float, ...], ...]:
     """Coefficients of R/√tr Λ: for each power of a those of the powers of b, fitted over all shapes of an ellipsoid."""
     ratio = np.linspace(0, 1, 41)
     t2, t3 = (t.ravel() for t in np.meshgrid(ratio, ratio, indexing="ij"))

@@ -16,8 +16,9 @@ from kunita.io.geometry_files.files import beside, is_geometry, write_geometry
 from kunita.io.image_files.files import read_image
 from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.map_files import map_suffix, map_writer, write_all_maps, write_map
+from kunita.io.provenance import provenance
 from kunita.io.registration_files import save
-from kunita.io.result_folder import RECORD, SHARED, SUMMARY
+from kunita.io.result_folder import RECORD, REPORT, SHARED, SUMMARY
 from kunita.io.slicer_script import slicer_script
 from kunita.io.summary_files import summary_document, write_json, write_landmark_rows
 from kunita.io.target_files import write_targets
@@ -26,16 +27,20 @@ from kunita.io.writing import complete
 from kunita.outputs import labels as label_maps
 from kunita.outputs.carry import carry_geometry, carry_landmarks
 from kunita.outputs.dense import Progress, slabs
+from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows, landmark_rows, summary
 from kunita.outputs.targets import describe_targets, extrapolation_remarks, remoteness
 from kunita.outputs.transforms import CompositeTransform, forward_transform, inverse_transform
 from kunita.precision import on_one_blas_thread
 from kunita.registration import Registration
+from kunita.report.page import Subject
+from kunita.report.result import read_layers, write_report
 from kunita.threads import in_order
 
 SCALARS = ("fc", "std", "radius", "jacobian")
 SCRIPT = "load_in_slicer.py"
+OVERVIEW = "overview.png"
 TARGETS = "targets.csv"
 
 PICTURE_CHANNELS = (1, 3, 4)
@@ -49,6 +54,9 @@ Tell = Callable[[str], Progress]
 class Request:
     """What to make beside the record: the user's files, and the forms that were asked for."""
 
+    moving: Path | None = None
+    fixed: Path | None = None
+    prior: Path | None = None
     moving_image: Path | None = None
     fixed_image: Path | None = None
     labels: Path | None = None
@@ -58,8 +66,9 @@ class Request:
     covariance: bool = False
     nrrd: bool = False
     nifti_xfm: bool = False
-    figure: bool = True
+    report: bool = True
     bids: BidsNames | None = None
+    command: str | None = None
 
     @property
     def transform_suffixes(self) -> tuple[str, ...]:
@@ -100,10 +109,11 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
         names += [f"uncertainty_cov{image}"] if request.covariance else []
         names += [f"warped{image}"] if request.moving_image else []
         names += [f"labels_probability{image}"] if request.labels else []
-        names += ["overview.png"] if request.figure else []
+        names += [OVERVIEW] if request.report else []
     if request.targets_file:
         target = _target_name(request.targets_file, dimension)
         names += [target, *(beside(Path(target)) if is_geometry(request.targets_file) else (TARGETS,))]
+    names += [REPORT] if request.report else []
     return (*names, *(SHARED if request.bids else ()))
 
 
@@ -119,13 +129,20 @@ def write_results(
     if images.fixed is not None:
         try:
             found = maps(reg, images.fixed, tell("evaluating the posterior"))
-            remarks += _write_maps(found, request, images, rows, folder, tell)
+            remarks += _write_maps(found, request, images, folder, tell)
         except InverseError as error:
             remarks += (f"no maps on the fixed grid: {error}",)
     targets, doubts = _write_targets(reg, request, folder) if request.targets_file else ((), ())
     remarks += doubts
-    document = summary_document(summary(reg, rows, found, targets, remarks), **_provenance(request, images))
-    _write_last(request, folder, place, document)
+    told = summary(reg, rows, found, targets, remarks, images.labels)
+    document = summary_document(told, **_origin(request, images))
+    files = _write_for_others(request, folder, place, document)
+    if request.report:
+        tell("drawing the report")
+        layers = read_layers(folder, images.fixed) if found is not None else Layers()
+        _write_overview(found, layers, rows, folder)
+        write_report(Subject(reg, rows, document, found, layers, tuple(files.items())), folder / REPORT)
+    write_json(folder / SUMMARY, document)
     return document
 
 
@@ -157,11 +174,8 @@ def _write_transforms(reg: Registration, request: Request, images: Images, folde
     return tuple(remark for remark in in_order(write, made()) if remark)
 
 
-def _write_maps(
-    found: Maps, request: Request, images: Images, rows: LandmarkRows, folder: Path, tell: Tell
-) -> tuple[str, ...]:
-    """Everything on the fixed grid, and a first look at it."""
-    assert images.fixed is not None
+def _write_maps(found: Maps, request: Request, images: Images, folder: Path, tell: Tell) -> tuple[str, ...]:
+    """Everything on the fixed grid."""
     suffix, remarks = map_suffix(found.grid.dimension), found.remarks
     write_all_maps(folder, found, SCALARS, images.moving, tell("writing the maps"))
     if request.covariance:
@@ -169,12 +183,6 @@ def _write_maps(
     if images.labels is not None:
         path = folder / f"labels_probability{suffix}"
         remarks += _write_labels(found, images.labels, path, tell("label probability"))
-    if request.figure:
-        from kunita.figures.overview import overview
-
-        figure = overview(found, images.fixed, images.moving, rows, images.labels)
-        with complete(folder / "overview.png") as partial:
-            figure.savefig(partial, dpi=120)
     return remarks
 
 
@@ -187,6 +195,17 @@ def _write_labels(found: Maps, labels: Image, path: Path, progress: Progress) ->
             progress((slab[-1][-1] + 1) / found.grid.shape[-1])
     order = ", ".join(str(value) for value in values)
     return (f"{path.name}: one channel per label, in the order {order}",) if several else ()
+
+
+def _write_overview(found: Maps | None, layers: Layers, rows: LandmarkRows, folder: Path) -> None:
+    """The slices of the report as a picture of their own."""
+    if found is None:
+        return
+    from kunita.figures.overview import overview
+
+    figure = overview(found, layers, rows)
+    with complete(folder / OVERVIEW) as partial:
+        figure.savefig(partial, format="png", dpi=120, facecolor="white")
 
 
 def _write_targets(reg: Registration, request: Request, folder: Path) -> tuple[tuple[Any, ...], tuple[str, ...]]:
@@ -218,8 +237,11 @@ def _write_geometry(
     return (entry,), (far,) if share > 0 else ()
 
 
-def _write_last(request: Request, folder: Path, place: Path, document: Any) -> None:
-    """The script for Slicer, sidecars, and the summary, which lists all of them."""
+def _write_for_others(request: Request, folder: Path, place: Path, document: Any) -> dict[str, str]:
+    """Sidecars and the script for Slicer; the summary then lists all files, those that are still to come as well.
+
+    The names in the folder, by the usual ones.
+    """
     rename = request.bids or (lambda name: name)
     if request.bids:
         for stem in sorted({file.name.partition(".")[0] for file in folder.iterdir()}):  # one for all forms of a file
@@ -235,18 +257,28 @@ def _write_last(request: Request, folder: Path, place: Path, document: Any) -> N
         script = slicer_script(str(home), [(usual, there.name) for usual, there in files.items()], images)
         (folder / SCRIPT).write_text(script, encoding="utf-8")
         files[SCRIPT] = Path(rename(SCRIPT))
-    files[SUMMARY] = Path(rename(SUMMARY))
-    document["files"] = [str(there) for usual, there in files.items() if usual not in SHARED]
-    write_json(folder / SUMMARY, document)
+    pictures = (OVERVIEW,) if (folder / f"jacobian{map_suffix(document['dimension'])}").exists() else ()
+    for name in (*((*pictures, REPORT) if request.report else ()), SUMMARY):
+        files[name] = Path(rename(name))
+    own = {usual: there for usual, there in files.items() if usual not in SHARED}
+    document["files"] = [str(there) for there in own.values()]
+    document["file_names"] = {usual: there.name for usual, there in own.items()}
+    return document["file_names"]
 
 
-def _provenance(request: Request, images: Images) -> dict[str, Any]:
-    """What the maps were made on: `kunita warp` uses the same grids."""
+def _origin(request: Request, images: Images) -> dict[str, Any]:
+    """Where the result comes from, and the grids that the maps were made on: `kunita warp` uses the same."""
     paths = {"moving": request.moving_image, "fixed": request.fixed_image}
     grids = {"moving": _grid(images.moving), "fixed": _grid(images.fixed)}
+    inputs = {
+        "moving": request.moving, "fixed": request.fixed, "moving_image": request.moving_image,
+        "fixed_image": request.fixed_image, "labels": request.labels, "targets": request.targets_file,
+        "prior": request.prior,
+    }  # fmt: skip
     return {
         "images": {side: str(path) if path else None for side, path in paths.items()},
         "grids": {side: grid and {"shape": grid.shape, "affine": grid.affine} for side, grid in grids.items()},
+        **provenance(inputs, request.command),
     }
 
 

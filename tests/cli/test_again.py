@@ -21,7 +21,8 @@ def program(cache, *words):
 
 def numbers(out):
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    del summary["seconds"]
+    for of_the_run in ("seconds", "created", "command"):
+        del summary[of_the_run]
     with h5py.File(out / "forward_xfm.h5") as file:
         vectors = file["TransformGroup/2/TransformParameters"][:]
     return summary, *((out / name).read_text() for name in ("landmarks.csv", "carried.csv")), vectors

@@ -19,7 +19,7 @@ DATA = pathlib.Path(os.environ.get("KUNITA_DATA", "absent"))
 
 FILES = {
     "registration.h5", "summary.json", "landmarks.csv", "predicted.mrk.json", "load_in_slicer.py", "overview.png",
-    "forward_xfm.h5", "inverse_xfm.h5", "forward_xfm.nrrd", "inverse_xfm.nrrd", "forward_xfm.nii.gz",
+    "report.html", "forward_xfm.h5", "inverse_xfm.h5", "forward_xfm.nrrd", "inverse_xfm.nrrd", "forward_xfm.nii.gz",
     "inverse_xfm.nii.gz", "warped.nii.gz", "uncertainty_fc.nii.gz", "uncertainty_std.nii.gz",
     "uncertainty_radius.nii.gz", "uncertainty_cov.nii.gz", "jacobian.nii.gz", "labels_probability.nii.gz",
     "targets.mrk.json", "targets.csv",
@@ -28,6 +28,7 @@ SUMMARY = {
     "version", "model", "kernel", "noise_mm", "align", "pairing", "n_landmarks", "initial_error_mm", "residual_mm",
     "fle_mm", "fre_mm", "loo", "evidence", "energy", "converged", "iterations", "min_jacobian", "suspects", "targets",
     "warnings", "seconds", "dense", "low_rank",
+    "expected", "inputs", "software", "command", "created",
 }  # fmt: skip
 COLUMNS = [
     "name", *(f"{side}_{axis}" for side in ("moving", "fixed", "predicted") for axis in "xyz"),
@@ -204,7 +205,7 @@ def test_a_registration_without_images_writes_no_maps_and_replaces_a_result_with
     (out / "mine.txt").write_text("the user's own")
     assert kunita_command(*sides, "--overwrite").status == 0
     kept = {"registration.h5", "summary.json", "landmarks.csv", "predicted.mrk.json", "load_in_slicer.py",
-            "forward_xfm.h5", "inverse_xfm.h5", "mine.txt"}  # fmt: skip
+            "forward_xfm.h5", "inverse_xfm.h5", "report.html", "mine.txt"}  # fmt: skip
     assert set(contents(out)) == kept
 
 

@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
 
-from kunita.data.image import Grid, Image
+from kunita.data.image import Grid
+from kunita.figures.themed import themed
 from kunita.outputs.dense import Lattice, plane
-from kunita.outputs.labels import LabelQuestion
+from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps
 from kunita.outputs.summary import LandmarkRows
-from kunita.outputs.warp import interpolator
 
 NEAR_MM = 4.0
 """Landmarks within this distance of a plane are drawn on it."""
@@ -50,40 +50,34 @@ class Layer:
     top: float | None = None
 
 
-def overview(
-    found: Maps, fixed: Image, moving: Image | None, rows: LandmarkRows, labels: Image | None = None
-) -> Figure:
-    """Planes through the labels, or through the middle of the landmarks: images, outlines, 95 % radius in mm."""
-    question = LabelQuestion(labels) if labels is not None else None
-    centre = _centre(found, rows, labels)
+@themed
+def overview(found: Maps, layers: Layers, rows: LandmarkRows) -> Figure:
+    """Planes through the label, or through the middle of the landmarks: images, outlines, 95 % radius in mm."""
+    centre = _centre(found, layers, rows)
     views = views_of(found.grid)
     planes = [_lattice(found.grid, view, centre) for view in views]
     top = float(np.quantile(np.concatenate([found.on(lattice, "radius").ravel() for lattice in planes]), 0.98))
-    columns = 2 if moving is None else 3
+    columns = 2 if layers.warped is None else 3
     figure = Figure(figsize=(4.2 * columns, 3.8 * len(views)), layout="constrained")
     axes = figure.subplots(len(views), columns, squeeze=False)
     for row, (view, lattice) in enumerate(zip(views, planes, strict=True)):
-        outline = question.probability(found, lattice).sum(axis=-1) if question else None
-        for place, layer in zip(axes[row], _layers(found, fixed, moving, lattice, top), strict=True):
+        for place, layer in zip(axes[row], _layers(found, layers, lattice, top), strict=True):
             drawn = draw_layer(place, layer, view, found.grid)
-            _outline(place, view, outline)
+            if layers.any_label is not None:
+                _outline(place, view, _cut(layers.any_label, lattice))
             _dots(place, rows, found.grid, view, centre)
         figure.colorbar(drawn, ax=axes[row, -1], shrink=0.85, extend="max")
     near = f" within {NEAR_MM:.0f} mm of the plane" if found.grid.dimension == 3 else ""
-    outline = "; cyan: the label with probability 50 % (dotted: 5 and 95 %)" if labels is not None else ""
+    outline = "; cyan: the label with probability 50 % (dotted: 5 and 95 %)" if layers.probability is not None else ""
     doubts = ", □ suspects" if rows.suspect.any() else ""
     figure.supxlabel(f"○ fixed, + predicted landmarks{near}{doubts}{outline}", fontsize=9)
     return figure
 
 
-def _centre(found: Maps, rows: LandmarkRows, labels: Image | None) -> np.ndarray:
+def _centre(found: Maps, layers: Layers, rows: LandmarkRows) -> np.ndarray:
     """The voxel that all planes go through."""
-    grid, middle = found.grid, np.median(rows.fixed, axis=0)
-    if labels is not None:
-        inside = labels.grid.world(np.argwhere(labels.data).mean(axis=0))
-        nearest = np.argmin(np.linalg.norm(rows.moving - inside, axis=1))
-        middle = inside + rows.predicted[nearest] - rows.moving[nearest]  # about where it went: a plane is enough
-    return np.clip(np.rint(grid.index(middle)), 0, np.array(grid.shape) - 1)
+    middle = np.median(rows.fixed, axis=0) if layers.inside is None else layers.inside
+    return np.clip(np.rint(found.grid.index(middle)), 0, np.array(found.grid.shape) - 1)
 
 
 def views_of(grid: Grid) -> list[View]:
@@ -105,12 +99,14 @@ def _lattice(grid: Grid, view: View, centre: np.ndarray) -> Lattice:
     return plane(grid, view.across, centre[view.across])
 
 
-def _layers(found: Maps, fixed: Image, moving: Image | None, lattice: Lattice, top: float) -> list[Layer]:
-    layers = [Layer("fixed image", fixed.data[np.ix_(*(axis.astype(int) for axis in lattice))], "gray")]
-    if moving is not None:
-        index = moving.grid.index(found.pull_back.origins(lattice))
-        layers.append(Layer("moving image, warped", interpolator(moving, "linear")(index), "gray"))
-    return [*layers, Layer("95 % radius (mm)", found.on(lattice, "radius"), "viridis", top)]
+def _layers(found: Maps, layers: Layers, lattice: Lattice, top: float) -> list[Layer]:
+    images = (("fixed image", layers.fixed), ("moving image, warped", layers.warped))
+    shown = [Layer(title, _cut(image.data, lattice), "gray") for title, image in images if image is not None]
+    return [*shown, Layer("95 % radius (mm)", found.on(lattice, "radius"), "viridis", top)]
+
+
+def _cut(data: np.ndarray, lattice: Lattice) -> np.ndarray:
+    return data[np.ix_(*(axis.astype(int) for axis in lattice))]
 
 
 def draw_layer(axes: Any, layer: Layer, view: View, grid: Grid) -> Any:
@@ -139,8 +135,8 @@ def _signs(view: View, grid: Grid) -> tuple[float, ...]:
     return tuple(grid.affine[world, axis] for world, axis in zip(view.world, (view.right, view.up), strict=True))
 
 
-def _outline(axes: Any, view: View, probability: np.ndarray | None) -> None:
-    if probability is not None and probability.max() > BORDERS[0] and min(view.flat(probability).shape) > 1:
+def _outline(axes: Any, view: View, probability: np.ndarray) -> None:
+    if probability.max() > BORDERS[0] and min(view.flat(probability).shape) > 1:
         axes.contour(
             view.flat(probability), BORDERS, colors="cyan", linewidths=(0.7, 1.4, 0.7), linestyles=(":", "-", ":")
         )

@@ -14,6 +14,7 @@ from kunita.io.writing import PARTIAL, refusals, sync
 
 RECORD = "registration.h5"
 SUMMARY = "summary.json"
+REPORT = "report.html"
 SHARED = ("dataset_description.json", ".bidsignore")
 """Files of a whole dataset: the first registration in it writes them, the others leave them."""
 

@@ -168,6 +168,13 @@ class Maps:
         """The smallest determinant at the nodes, which are finer than what it varies over."""
         return float(self.field.values[..., _columns(self.grid.dimension).determinant].min())
 
+    def determinants(self, most: int) -> np.ndarray:
+        """Determinants at no more than so many places, evenly over the grid."""
+        share = min(1.0, (most / self.grid.size) ** (1 / self.grid.dimension))
+        counts = [max(1, int(share * n)) for n in self.grid.shape]
+        lattice = tuple(np.linspace(0, n - 1, k) for n, k in zip(self.grid.shape, counts, strict=True))
+        return self.on(lattice, "jacobian")
+
 
 def maps(reg: Registration, reference: Any, progress: Progress = lambda fraction: None) -> Maps:
     """Evaluate a registration on a grid in fixed space, on nodes as coarse as the tolerances allow."""

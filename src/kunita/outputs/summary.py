@@ -7,8 +7,10 @@ import numpy as np
 
 import kunita
 from kunita import scores
+from kunita.data.image import Image
 from kunita.inference.choice import Chosen
 from kunita.kernels import AbstractKernel, AbstractProfile
+from kunita.outputs.expected import expected_in_hull, expected_in_labels
 from kunita.outputs.maps import Maps
 from kunita.outputs.targets import fle_mm, fre_mm
 from kunita.posterior import LeaveOneOut
@@ -43,6 +45,7 @@ class Summary:
     converged: bool
     iterations: int
     min_jacobian: float
+    expected: Any
     dense: Any
     low_rank: Any
     suspects: tuple[str, ...]
@@ -96,9 +99,15 @@ def _suspicion(reg: Registration) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def summary(
-    reg: Registration, rows: LandmarkRows, found: Maps | None, targets: tuple[Any, ...], warnings: tuple[str, ...]
+    reg: Registration,
+    rows: LandmarkRows,
+    found: Maps | None = None,
+    targets: tuple[Any, ...] = (),
+    warnings: tuple[str, ...] = (),
+    labels: Image | None = None,
 ) -> Summary:
-    """The numbers of a registration."""
+    """The numbers of a registration; labels are a region of the moving space that matters most."""
+    inside = None if labels is None else expected_in_labels(reg, labels)
     before = np.linalg.norm(reg.fixed.points - reg.moving.points, axis=1)
     return Summary(
         version=kunita.__version__,
@@ -122,6 +131,7 @@ def summary(
         converged=reg.converged,
         iterations=reg.iterations,
         min_jacobian=least_jacobian(reg) if found is None else found.least_jacobian,
+        expected={"hull": dataclasses.asdict(expected_in_hull(reg)), "label": inside and dataclasses.asdict(inside)},
         dense=None if found is None else dataclasses.asdict(found.accuracy),
         low_rank=reg.truncation and dataclasses.asdict(reg.truncation),
         suspects=tuple(name for name, bad in zip(rows.names, rows.suspect, strict=True) if bad),

@@ -1,0 +1,160 @@
+"""The answer, at the top of a page: how good is this registration, what to expect of it, and what to look at twice."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom
+
+from kunita import scores
+from kunita.outputs.summary import LandmarkRows
+
+LEAST_TOLD = 8
+"""With fewer landmarks, coverage says nothing."""
+
+RARE = 0.01
+"""What honest regions do less often than this by chance counts against them."""
+
+WORTH_SAYING = 0.01
+"""The share of a region that is worth a sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """One number that matters: a title, the number with its unit, and a sentence."""
+
+    title: str
+    number: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Badge:
+    """A judgement: its kind (good, doubt, bad or unknown), a word, and a sentence that says why."""
+
+    kind: str
+    word: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Remark:
+    """Something to look at twice: a warning, or a landmark that cannot be right."""
+
+    kind: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What stands at the top."""
+
+    tiles: tuple[Tile, ...]
+    badges: tuple[Badge, ...]
+    remarks: tuple[Remark, ...]
+
+
+def answer(document: Any, rows: LandmarkRows) -> Answer:
+    """From the summary of a registration and its landmarks."""
+    badges = (solver_badge(document), calibration_badge(rows), suspects_badge(document))
+    return Answer(tuple(_tiles(document)), badges, tuple(_remarks(document, rows)))
+
+
+def mm(number: float | None) -> str:
+    """A length for people: no more digits than anybody needs."""
+    if number is None or not np.isfinite(number):
+        return "–"
+    digits = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
+    return f"{number:.{digits}f}"
+
+
+def _tiles(document: Any) -> Iterator[Tile]:
+    before, after, loo = document["initial_error_mm"], document["residual_mm"], document["loo"]
+    count = _count(document["n_landmarks"], "landmark")
+    yield Tile(
+        "Landmarks, before → after", f"{mm(before)} → {mm(after)} mm",
+        f"Mean distance of {count}. A small number after says that they fit, not that the rest is right.",
+    )  # fmt: skip
+    if loo is not None:
+        text = f"Mean error of each landmark, predicted from the others; {mm(document['noise_mm'])} mm of it per axis "
+        yield Tile("Left out", f"{mm(loo['error_mm'])} mm", text + "is how well they were marked.")
+    expected = document.get("expected") or {}
+    for key, place in (("hull", "between the landmarks"), ("label", "inside the label")):
+        found = expected.get(key)
+        if found:
+            yield Tile(
+                f"To expect {place}", f"{mm(found['median_radius95_mm'])} mm",
+                f"A point is within this of its predicted place, 95 %: the median {_where(key)}. "
+                f"At the worst place: {mm(found['worst_radius95_mm'])} mm.",
+            )  # fmt: skip
+
+
+def _where(key: str) -> str:
+    return "inside their convex hull" if key == "hull" else "over its voxels"
+
+
+def solver_badge(document: Any) -> Badge:
+    """Whether the fit ended as it should, and whether the map folds."""
+    if not document["converged"]:
+        return Badge("bad", "not converged", "The solver did not converge: do not rely on this registration.")
+    least = document["min_jacobian"]
+    if least is not None and least <= 0:
+        return Badge("bad", "folds", f"The smallest Jacobian determinant is {least:.2g}: the map folds.")
+    text = f"The solver converged; the smallest Jacobian determinant is {least:.2f}, so nothing folds."
+    return Badge("good", "converged", text)
+
+
+def calibration_badge(rows: LandmarkRows) -> Badge:
+    """Whether landmarks that were left out fell inside their regions as often as these promise.
+
+    Coverage of n honest regions of probability p is binomial; what that would do once in a hundred times, or less,
+    counts against them. (Left-out predictions of one case are not quite independent: it is a rule, not a test.)
+    """
+    known = np.isfinite(rows.loo_chi2)
+    n, d = int(known.sum()), rows.fixed.shape[1]
+    if n < LEAST_TOLD:
+        text = f"Too few landmarks to test the uncertainty: {_count(n, 'of them was', 'of them were')} left out."
+        return Badge("unknown", "calibration untested", text)
+    half, most = (int(k) for k in scores.covered(scores.pit(rows.loo_chi2[known], d), (0.5, 0.95)).sum(axis=0))
+    low, high = (int(k) for k in binom.interval(0.95, n, 0.95))
+    text = (
+        f"{most} of {n} landmarks that were left out lie inside their 95 % region "
+        f"(expected {0.95 * n:.0f}; {low} to {high} by chance)."
+    )
+    if binom.cdf(most, n, 0.95) < RARE or binom.cdf(half, n, 0.5) < RARE:
+        return Badge("bad", "too sure", f"{text} The uncertainty is too small.")
+    if binom.sf(half - 1, n, 0.5) < RARE:
+        share = f"{half} lie inside their 50 % region already"
+        return Badge("doubt", "cautious", f"{text} {share}: the uncertainty is larger than it need be.")
+    return Badge("good", "calibrated", text)
+
+
+def suspects_badge(document: Any) -> Badge:
+    """Whether any landmark looks wrong."""
+    names = document["suspects"]
+    if not names:
+        return Badge("good", "no suspects", "No landmark disagrees with the others.")
+    shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    return Badge("bad", _count(len(names), "suspect"), f"Check first: {shown}.")
+
+
+def _remarks(document: Any, rows: LandmarkRows) -> Iterator[Remark]:
+    """One sentence each; suspects by name, with the reason."""
+    reasons = {name: why for name, bad, why in zip(rows.names, rows.suspect, rows.suspicion, strict=True) if bad}
+    yield from (Remark("suspect", f"{name}: {why or 'disagrees with the others'}") for name, why in reasons.items())
+    for text in document["warnings"]:
+        said = text.removeprefix("suspect: ")
+        if said == text or not any(name in text for name in reasons):
+            yield Remark("suspect" if said != text else "warning", said)
+    for key, place in (("hull", "landmarks' convex hull"), ("label", "label")):
+        share = ((document.get("expected") or {}).get(key) or {}).get("extrapolating", 0.0)
+        if share > WORTH_SAYING:
+            yield Remark(
+                "warning", f"{100 * share:.0f} % of the {place} is far from every landmark: there the prior "
+                "says more than the landmarks do",
+            )  # fmt: skip
+
+
+def _count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"

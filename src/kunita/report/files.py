@@ -1,0 +1,95 @@
+"""The files of a result: what each means, and how to open it in Slicer, with ANTs and with SimpleITK."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+SLICER, ANTS, SITK = "3D Slicer (Python console)", "ANTs", "SimpleITK (Python)"
+
+MEANINGS = {
+    "registration.h5": "the complete record: everything else can be made again from it",
+    "summary.json": "all numbers of this page, for programs",
+    "landmarks.csv": "one row per landmark: moving, fixed, predicted, covariance, errors",
+    "predicted": "the moving landmarks in fixed space, with covariances",
+    "forward_xfm": "warps the moving image onto the fixed one; as a map of points it goes from fixed to moving",
+    "inverse_xfm": "warps the fixed image onto the moving one; as a map of points it goes from moving to fixed",
+    "warped": "the moving image on the fixed grid",
+    "uncertainty_fc": "Frobenius norm of the covariance, mm²",
+    "uncertainty_std": "standard deviation along a typical axis, mm",
+    "uncertainty_radius": "radius of the ball that holds the true point, 95 %, mm",
+    "uncertainty_cov": "covariance, xx yx yy zx zy zz, LPS, mm²",
+    "jacobian": "Jacobian determinant of the map; above 1 tissue expands",
+    "labels_probability": "probability that a voxel belongs to the label",
+    "targets": "your targets in fixed space, with their uncertainty",
+    "load_in_slicer.py": "loads everything into 3D Slicer",
+    "overview.png": "planes through images and uncertainty",
+    "report.html": "this page",
+}
+"""By its usual name, or the part before the suffix."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """How a program opens a file: a command to copy."""
+
+    program: str
+    command: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultFile:
+    """A file of a result."""
+
+    name: str
+    meaning: str
+    openings: tuple[Opening, ...]
+
+
+def result_files(files: Sequence[tuple[str, str]], dimension: int) -> tuple[ResultFile, ...]:
+    """Pairs of usual name and name in the folder, explained; sidecars and files of a whole dataset are not."""
+    return tuple(
+        ResultFile(name, meaning, tuple(_openings(usual, name, dimension)))
+        for usual, name in files
+        if (meaning := _meaning(usual)) is not None
+    )
+
+
+def _meaning(usual: str) -> str | None:
+    stem = usual.partition(".")[0]
+    sidecar = usual.endswith(".json") and not usual.endswith(".mrk.json")
+    return MEANINGS.get(usual, None if sidecar else MEANINGS.get(stem))
+
+
+def _openings(usual: str, name: str, dimension: int) -> Iterator[Opening]:
+    """The commands; names are quoted as Python and the shell want them (they have no spaces: ours)."""
+    stem, _, suffix = usual.partition(".")
+    if usual == "load_in_slicer.py":
+        yield Opening("shell", f"Slicer --python-script {name}")
+    elif stem in ("forward_xfm", "inverse_xfm") and suffix == "h5":
+        yield from _transform(stem, name, dimension)
+    elif suffix == "nii.gz" and not stem.endswith("_xfm"):
+        label = ', properties={"labelmap": False}' if stem == "labels_probability" else ""
+        yield Opening(SLICER, f'slicer.util.loadVolume("{name}"{label})')
+        yield Opening("ANTs (ANTsPy)", f'ants.image_read("{name}")')
+        yield Opening(SITK, f'sitk.ReadImage("{name}")')
+    elif suffix == "tif":
+        yield Opening(SITK, f'sitk.ReadImage("{name}")')
+    elif suffix == "mrk.json":
+        yield Opening(SLICER, f'slicer.util.loadMarkups("{name}")')
+    elif usual == "registration.h5":
+        yield Opening("Kunita (Python)", f'reg = kunita.load("{name}")')
+        yield Opening("Kunita (shell)", "kunita predict . POINTS --out moved.mrk.json")
+    elif suffix == "csv":
+        yield Opening("pandas (Python)", f'pandas.read_csv("{name}", comment="#")')
+
+
+def _transform(stem: str, name: str, dimension: int) -> Iterator[Opening]:
+    """Images one way and points the other: the same file does both."""
+    image, onto = ("MOVING", "FIXED") if stem == "forward_xfm" else ("FIXED", "MOVING")
+    if dimension == 3:
+        yield Opening(SLICER, f'slicer.util.loadTransform("{name}")')
+    yield Opening(
+        ANTS, f"antsApplyTransforms -d {dimension} -i {image}.nii.gz -r {onto}.nii.gz -t {name} -o warped.nii.gz"
+    )
+    points = f"antsApplyTransformsToPoints -d {dimension} -i {onto}_points.csv -o moved.csv -t {name}"
+    yield Opening("ANTs, points", points)
+    yield Opening(SITK, f'sitk.Resample({image.lower()}, {onto.lower()}, sitk.ReadTransform("{name}"))')

@@ -1,0 +1,286 @@
+"""What a page's viewer shows: volumes for NiiVue, or planes as SVG, and the numbers behind a click."""
+
+import base64
+import dataclasses
+import gzip
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from kunita.data.image import Image
+from kunita.gaussians import GaussianPoints
+from kunita.outputs.layers import Layers
+from kunita.outputs.maps import Maps
+from kunita.outputs.summary import LandmarkRows
+from kunita.outputs.targets import main_scale
+from kunita.registration import Registration
+from kunita.report.planes import Colours, Picture, View, box_around, picture_address, plane_svg, views
+from kunita.report.readout import Readout
+from kunita.report.volumes import coarse, grey_window, scale_top, volumes
+
+MOST_PIXELS = 1_500_000
+"""Of a picture on a page."""
+
+MOST_DRAWN = 400
+"""Landmarks that are drawn on planes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """A colour bar: what it is of, its unit, its end."""
+
+    title: str
+    unit: str
+    top: float
+
+    @property
+    def top_text(self) -> str:
+        return f"{self.top:.3g}"
+
+    @property
+    def middle_text(self) -> str:
+        return f"{self.top / 2:.3g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A plane, with its title."""
+
+    title: str
+    drawing: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Slider:
+    """How much of a layer is seen, 0 to 100."""
+
+    id: str
+    name: str
+    value: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """Whether a layer is seen."""
+
+    id: str
+    name: str
+    on: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Look:
+    """Everything that the viewer needs.
+
+    Args:
+        kind: "volume", "planes", or "none" where there is nothing to look at.
+        note: what to know of it.
+        data: for the page's program, as JSON.
+        blobs: names and texts (base64) of what is large.
+    """
+
+    kind: str
+    note: str
+    data: dict[str, Any]
+    blobs: tuple[tuple[str, str], ...] = ()
+    planes: tuple[Drawn, ...] = ()
+    sliders: tuple[Slider, ...] = ()
+    boxes: tuple[Box, ...] = ()
+    scale: Scale = Scale("", "", 1.0)
+    label: bool = False
+    axes: tuple[str, ...] = ()
+    frame: str = ""
+
+    @property
+    def broad(self) -> bool:
+        """Whether it takes the page's whole width: three planes do."""
+        return self.kind == "volume" or len(self.planes) > 1
+
+
+def nothing(reason: str) -> Look:
+    """A page without a viewer says why."""
+    return Look("none", reason, {"kind": "none"})
+
+
+def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, layers: Layers) -> Look:
+    """Volumes where there is a fixed image in 3-D, planes else."""
+    common = {
+        "readout": seen.document, "lengthScale": main_scale(reg.kernel), "landmarks": _landmarks(reg, rows),
+        "start": _start(rows, found, layers).tolist(),
+    }  # fmt: skip
+    blob = ("readout", _base64(gzip.compress(seen.coefficients.tobytes(), 6, mtime=0)))
+    if found.grid.dimension == 3 and layers.fixed is not None:
+        made = _volume_look(found, layers)
+    else:
+        made = _plane_look(reg, rows, found, seen, layers)
+    errors = f"{max(seen.displacement_error_mm, seen.radius_error_mm):.2g} mm"
+    note = f"{made.note} Numbers of a click are within {errors} of the posterior, where that was checked."
+    three = found.grid.dimension == 3
+    return dataclasses.replace(
+        made, note=note, data={**common, **made.data, "kind": made.kind}, blobs=(blob, *made.blobs),
+        axes=("R", "A", "S") if three else ("x", "y"), frame="RAS" if three else "IMAGE: x right, y down",
+    )  # fmt: skip
+
+
+def _landmarks(reg: Registration, rows: LandmarkRows) -> list[dict[str, Any]]:
+    stds = GaussianPoints(rows.predicted, rows.covariances).std
+    rounded = lambda point: [round(float(x), 3) for x in point]
+    return [
+        {"name": name, "moving": rounded(rows.moving[i]), "predicted": rounded(rows.predicted[i]),
+         "std": round(float(stds[i]), 4), "used": bool(reg.used[i]), "suspect": bool(rows.suspect[i])}
+        for i, name in enumerate(rows.names)
+    ]  # fmt: skip
+
+
+def _start(rows: LandmarkRows, found: Maps, layers: Layers) -> np.ndarray:
+    """Where to look first: inside the label, or in the middle of the landmarks."""
+    middle = np.median(rows.predicted, axis=0) if layers.inside is None else layers.inside
+    last = np.array(found.grid.shape) - 1
+    return found.grid.world(np.clip(found.grid.index(middle), 0, last))
+
+
+# ------------------------------------------------------------------------------------------------------------- volumes
+
+
+def _volume_look(found: Maps, layers: Layers) -> Look:
+    made = volumes(found, layers)
+    top = next(one.top for one in made if one.name == "radius")
+    assert top is not None
+    tables = {one.name: {"top": one.top} for one in made}
+    sliders = [Slider("colours", "Uncertainty", 35)]
+    if layers.warped is not None:
+        sliders.insert(0, Slider("warped", "Fixed → warped", 0))
+    return Look(
+        "volume", _size_note(found), {"volumes": tables, "stepMm": float(found.grid.spacing.min())},
+        (("niivue", _base64(gzip.compress(_niivue(), 9, mtime=0))), *((one.name, _base64(one.data)) for one in made)),
+        sliders=tuple(sliders), boxes=(Box("show-label", "Label outlines", True),) if layers.probability else (),
+        scale=Scale("95 % radius", "mm", top), label=layers.probability is not None,
+    )  # fmt: skip
+
+
+def _size_note(found: Maps) -> str:
+    """Whether images are shown at their own resolution."""
+    blocks, shape = coarse(found.grid), " × ".join(str(n) for n in found.grid.shape)
+    if blocks.whole:
+        return f"Images are shown at their own resolution, {shape} voxels, with one byte each."
+    steps = " × ".join(str(n) for n in blocks.steps)
+    return (
+        f"To keep this page small, images are shown at a lower resolution: means of {steps} voxels, of {shape}. "
+        "The files beside this page have all of them."
+    )
+
+
+def _niivue() -> bytes:
+    return resources.files("kunita.report").joinpath("niivue/niivue.umd.js").read_bytes()
+
+
+def licences() -> str:
+    """Of NiiVue, and of what it brings."""
+    folder = resources.files("kunita.report").joinpath("niivue")
+    texts = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("LICENSE", "BUNDLED-LICENSES.md"))
+    return "NiiVue\n\n" + "\n".join(texts)
+
+
+# -------------------------------------------------------------------------------------------------------------- planes
+
+
+def _plane_look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, layers: Layers) -> Look:
+    flat, box = found.grid.dimension == 2, _shown_box(found, rows)
+    pictures = _pictures(layers) if flat else ()
+    colours, drawn = coloured_planes(reg, rows, seen, box, "radius", pictures)
+    sliders = [Slider("colours", "Uncertainty", 45 if pictures else 100)]
+    if layers.warped is not None and pictures:
+        sliders.insert(0, Slider("warped", "Fixed → warped", 0))
+    boxes = (Box("show-grid", "Deformed grid", True), Box("show-landmarks", "Landmarks, 95 % ellipses", True),
+             Box("show-paths", "Where they came from", not pictures))  # fmt: skip
+    note = "○ marked and + predicted landmarks; the grid is regular before the deformation (alignment apart)."
+    some = "" if len(rows.names) <= MOST_DRAWN else f" {MOST_DRAWN} of {len(rows.names)} landmarks are drawn."
+    where = "" if flat else " Planes through the middle of the landmarks, all of which are projected on each."
+    step = float((box[1] - box[0]).max()) / 200
+    return Look(
+        "planes", note + where + some + _picture_note(layers, pictures), {"stepMm": step}, planes=drawn,
+        sliders=tuple(sliders), boxes=boxes, scale=colours,
+    )  # fmt: skip
+
+
+def _shown_box(found: Maps, rows: LandmarkRows) -> np.ndarray:
+    """What is shown of the world: the picture with its outer pixels whole, or the box around the landmarks."""
+    if found.grid.dimension == 2:
+        ends = found.grid.world(np.stack([np.full(2, -0.5), np.array(found.grid.shape) - 0.5]))
+        return np.sort(ends, axis=0)
+    return box_around(rows.fixed, rows.predicted)
+
+
+def coloured_planes(
+    reg: Registration,
+    rows: LandmarkRows,
+    seen: Readout,
+    box: np.ndarray,
+    what: str,
+    pictures: tuple[Picture, ...] = (),
+    centre: np.ndarray | None = None,
+) -> tuple[Scale, tuple[Drawn, ...]]:
+    """The planes through the middle of the landmarks, or another point, in one scale of colours."""
+    title, unit = {"radius": ("95 % radius", "mm"), "fc": ("FC, the Frobenius norm of the covariance", "mm²")}[what]
+    planes = views(np.median(rows.predicted, axis=0) if centre is None else centre)
+    top = scale_top(np.concatenate([_sampled(seen, view, box, what) for view in planes]))
+    colours, some = Colours(what, title, unit, top), _some(rows)
+    drawn = tuple(Drawn(view.title, plane_svg(reg, some, seen, view, box, colours, pictures)) for view in planes)
+    return Scale(title, unit, top), drawn
+
+
+def _sampled(seen: Readout, view: View, box: np.ndarray, what: str) -> np.ndarray:
+    """Some values of a plane."""
+    low, high = np.sort(view.flat(box), axis=0)
+    across, down = (np.linspace(low[k], high[k], 24) for k in range(2))
+    points = view.world(np.stack(np.meshgrid(across, down), axis=-1))
+    values = seen.uncertainty(what, points.reshape(-1, points.shape[-1]))
+    return values[np.isfinite(values)]
+
+
+def _some(rows: LandmarkRows) -> LandmarkRows:
+    """Landmarks that are drawn: all, or of very many the suspects and others at equal distances in the list."""
+    n = len(rows.names)
+    if n <= MOST_DRAWN:
+        return rows
+    kept = np.union1d(np.flatnonzero(rows.suspect)[:MOST_DRAWN], np.linspace(0, n - 1, MOST_DRAWN).astype(int))
+    return dataclasses.replace(
+        rows, names=tuple(rows.names[i] for i in kept), suspicion=tuple(rows.suspicion[i] for i in kept),
+        moving=rows.moving[kept], fixed=rows.fixed[kept], predicted=rows.predicted[kept],
+        covariances=rows.covariances[kept], residuals=rows.residuals[kept], loo_errors=rows.loo_errors[kept],
+        loo_chi2=rows.loo_chi2[kept], weights=rows.weights[kept], suspect=rows.suspect[kept],
+    )  # fmt: skip
+
+
+def _pictures(layers: Layers) -> tuple[Picture, ...]:
+    named = (("fixed", layers.fixed), ("warped", layers.warped))
+    return tuple(_picture(name, image) for name, image in named if image is not None)
+
+
+def _picture(name: str, image: Image) -> Picture:
+    blocks = coarse(image.grid, MOST_PIXELS)
+    data = np.nan_to_num(blocks.averaged(image.data))
+    if image.data.dtype != np.uint8:
+        low, high = grey_window(data)
+        data = 255 * (data - low) / (high - low)
+    pixels = np.swapaxes(np.clip(np.rint(data), 0, 255).astype(np.uint8), 0, 1)  # memory has x first
+    pixels = (
+        pixels[..., 0] if image.channels and pixels.shape[-1] < 3 else pixels[..., :3] if image.channels else pixels
+    )
+    counts = np.array(image.grid.shape) // blocks.steps * blocks.steps
+    corners = image.grid.world(np.stack([np.full(2, -0.5), counts - 0.5]))
+    return Picture(name, picture_address(np.ascontiguousarray(pixels), "JPEG"), corners)
+
+
+def _picture_note(layers: Layers, pictures: tuple[Picture, ...]) -> str:
+    if not pictures or layers.fixed is None:
+        return ""
+    blocks = coarse(layers.fixed.grid, MOST_PIXELS)
+    if blocks.whole:
+        return ""
+    return f" To keep this page small, pictures are means of {blocks.steps[0]} × {blocks.steps[1]} pixels."
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

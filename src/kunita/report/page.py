@@ -1,0 +1,178 @@
+"""One self-contained page about one registration: the answer, a viewer, figures, numbers."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+import kunita
+from kunita.errors import InverseError
+from kunita.outputs.layers import Layers
+from kunita.outputs.maps import Maps, maps
+from kunita.outputs.summary import LandmarkRows
+from kunita.registration import Registration, describe_kernel
+from kunita.report.answer import answer, mm
+from kunita.report.drawings import drawings
+from kunita.report.files import result_files
+from kunita.report.look import licences, look, nothing
+from kunita.report.methods import citations, methods
+from kunita.report.planes import box_around, box_grid
+from kunita.report.readout import readout
+from kunita.report.tables import input_table, landmark_table, target_table
+
+SECTIONS = (
+    ("answer", "Answer"), ("viewer", "Look"), ("figures", "Figures"), ("landmarks", "Landmarks"),
+    ("targets", "Targets"), ("parameters", "Parameters"), ("files", "Files"), ("provenance", "Provenance"),
+    ("methods", "Methods"),
+)  # fmt: skip
+
+
+NO_LAYERS = Layers()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """What a page is about.
+
+    Args:
+        reg, rows: the registration, and what became of its landmarks.
+        document: its summary, as `summary.json` has it.
+        found: the maps on the fixed grid; None without a fixed image, or where they cannot be made.
+        layers: the images on that grid.
+        files: pairs of usual name and name in the folder, of all files of the result.
+    """
+
+    reg: Registration
+    rows: LandmarkRows
+    document: Any
+    found: Maps | None = None
+    layers: Layers = NO_LAYERS
+    files: tuple[tuple[str, str], ...] = ()
+
+
+def page(subject: Subject) -> str:
+    """The page as HTML."""
+    from markupsafe import Markup
+
+    reg, rows, document = subject.reg, subject.rows, subject.document
+    found, reason = _maps(subject)
+    seen = None if found is None else readout(found)
+    layers = subject.layers if subject.found is not None else NO_LAYERS
+    looking = nothing(reason) if found is None or seen is None else look(reg, rows, found, seen, layers)
+    looking = dataclasses.replace(
+        looking, planes=tuple(dataclasses.replace(one, drawing=Markup(one.drawing)) for one in looking.planes)
+    )
+    drawn = [dataclasses.replace(one, drawing=Markup(one.drawing)) for one in drawings(reg, rows, found, seen, layers)]
+    targets = target_table(document)
+    return rendered(
+        "report.html", "registration", _title(document), _subtitle(reg, found),
+        [(anchor, name) for anchor, name in SECTIONS if anchor != "targets" or targets],
+        answer=answer(document, rows), look=looking, figures=drawn, landmarks=landmark_table(rows), targets=targets,
+        parameters=tuple(_parameters(reg, document)), files=result_files(subject.files, document["dimension"]),
+        provenance=tuple(_provenance(document)), inputs=input_table(document), methods=methods(document),
+        citations=citations(document), data=looking.data, blobs=looking.blobs, created=document.get("created"),
+        notices=licences() if looking.kind == "volume" else "",
+        scripts=("page.js", "readout.js", "viewer.js"),
+    )  # fmt: skip
+
+
+def rendered(
+    template: str,
+    kind: str,
+    title: str,
+    subtitle: str,
+    sections: list[tuple[str, str]],
+    *,
+    scripts: Any,
+    **content: Any,
+) -> str:
+    """A template of ours, filled in: whatever it is given is text, and never markup, unless it says so itself."""
+    from markupsafe import Markup
+
+    read = lambda name: resources.files("kunita.report").joinpath("page", name).read_text(encoding="utf-8")
+    return (
+        _templates()
+        .get_template(template)
+        .render(
+            kind=kind, title=title, subtitle=subtitle, sections=sections, version=kunita.__version__,
+            css=Markup(read("page.css")), script=Markup("\n".join(read(name) for name in scripts)), **content,
+        )
+    )  # fmt: skip
+
+
+@functools.cache
+def _templates() -> Any:
+    import jinja2
+
+    loader = jinja2.PackageLoader("kunita.report", "page")
+    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    made.policies["json.dumps_kwargs"] = {"sort_keys": False}  # volumes lie on each other in their order
+    return made
+
+
+def _maps(subject: Subject) -> tuple[Maps | None, str]:
+    """The maps on the image's grid, or in a box around the landmarks; or why there are none."""
+    if subject.found is not None:
+        return subject.found, ""
+    try:
+        return maps(subject.reg, box_grid(box_around(subject.rows.fixed, subject.rows.predicted))), ""
+    except InverseError as error:
+        return None, str(error)
+
+
+def _title(document: Any) -> str:
+    """The names of what was registered."""
+    inputs = document.get("inputs") or {}
+    pairs = (("moving_image", "fixed_image"), ("moving", "fixed"))
+    names = next(([PurePath(inputs[side]["path"]).name for side in pair] for pair in pairs
+                  if all(side in inputs for side in pair)), None)  # fmt: skip
+    if names is None:
+        return "Registration" if "moving" not in inputs else PurePath(inputs["moving"]["path"]).name
+    return f"{names[0]} → {names[1]}"
+
+
+def _subtitle(reg: Registration, found: Maps | None) -> str:
+    pixels = found is not None and found.grid.dimension == 2 and bool(np.all(found.grid.spacing == 1))
+    unit = "one pixel counts as one millimetre" if pixels else "millimetres"
+    n, used = len(reg.moving), int(reg.used.sum())
+    count = f"{used} landmarks" if used == n else f"{used} of {n} landmarks"
+    return f"{count} in {reg.fixed.dimension}-D, paired by {reg.pairing}; moving → fixed, {unit}"
+
+
+def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
+    yield "model", f"{reg.model}, alignment {reg.align}{', robust' if reg.robust else ''}"
+    yield "kernel", describe_kernel(reg.kernel)
+    yield "localisation noise", f"{mm(reg.noise_mm)} mm, standard deviation per axis"
+    for one in reg.chosen:
+        told = f"{one.value:.3g}, 95 % from {one.low:.3g} to {one.high:.3g}"
+        yield f"{one.name}, by the evidence", told if one.decided else f"{one.value:.3g}: the landmarks do not tell it"
+    if reg.learned_on:
+        yield "prior", f"learned on {len(reg.learned_on)} other cases"
+    yield (
+        "FRE, FLE",
+        f"{mm(document['fre_mm'])} mm, {mm(document['fle_mm'])} mm (how closely they fit, how well marked)",
+    )
+    if not reg.robust:
+        yield "log evidence", f"{reg.evidence:.2f}"
+    yield "energy", f"{reg.energy:.4g}"
+    state = "converged" if reg.converged else "NOT converged"
+    steps = reg.posterior.trajectory.num_steps
+    yield "solver", f"{state}; {reg.iterations} iterations, gap {reg.gap_mm:.1e} mm, {steps} time steps"
+    yield "smallest Jacobian determinant", f"{document['min_jacobian']:.4g}"
+    if reg.truncation is not None:
+        yield "low rank", f"{reg.truncation.num_controls} control points; at most {reg.truncation.mean_error_mm:.1g} mm"
+
+
+def _provenance(document: Any) -> Iterator[tuple[str, str]]:
+    if document.get("command"):
+        yield "command", document["command"]
+    if document.get("created"):
+        yield "made", document["created"]
+    software = document.get("software") or {"kunita": document["version"]}
+    yield "software", ", ".join(f"{name} {version}" for name, version in software.items())
+    yield "random numbers", "none in the fit; label probabilities and checks use fixed ones (seed 0)"
+    yield "time", f"{document['seconds']:.2f} s for the fit"

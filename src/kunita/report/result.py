@@ -1,0 +1,86 @@
+"""The page of a result's folder, made from its files: at the end of `kunita register`, or again by `kunita report`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kunita.data.image import Image
+from kunita.errors import FileError, InverseError
+from kunita.io.image_files.files import read_image
+from kunita.io.provenance import unchanged
+from kunita.io.recorded_grids import recorded_grid, recorded_spacing, same_place
+from kunita.io.registration_files import load
+from kunita.io.result_folder import RECORD, SUMMARY, find_record
+from kunita.io.summary_files import summary_document
+from kunita.io.writing import complete
+from kunita.outputs.dense import Progress
+from kunita.outputs.layers import Layers
+from kunita.outputs.maps import maps
+from kunita.outputs.summary import landmark_rows, summary
+from kunita.report.page import Subject, page
+
+LAYERS = {"warped": "warped", "labels_probability": "probability"}
+"""Files that the page shows, by the part before the suffix."""
+
+
+def write_report(subject: Subject, path: Path, *, overwrite: bool = False) -> None:
+    """Write the page, which appears under its name only when it is complete."""
+    with complete(path, overwrite=overwrite) as partial:
+        partial.write_text(page(subject), encoding="utf-8")
+
+
+def read_layers(folder: Path, fixed: Image | None, names: Mapping[str, str] | None = None) -> Layers:
+    """What a folder has to look at, under the usual names or others."""
+    if fixed is None:
+        return Layers()
+    spacing = fixed.grid.spacing if fixed.grid.dimension == 2 else None
+    there = names or {file.name: file.name for file in folder.iterdir()}
+    found = {
+        LAYERS[usual.partition(".")[0]]: read_image(folder / name, spacing=spacing)
+        for usual, name in there.items()
+        if usual.partition(".")[0] in LAYERS and not usual.endswith(".json") and (folder / name).is_file()
+    }
+    return Layers(fixed, **found)
+
+
+def read_subject(result: Path, fixed_image: Path | None, progress: Progress) -> tuple[Subject, tuple[str, ...]]:
+    """A result as it was written; and remarks on what is no longer there."""
+    record = find_record(result)
+    reg, folder = load(record), record.parent
+    rows, document = landmark_rows(reg), _document(record)
+    if document is None:
+        document = summary_document(summary(reg, rows))
+    image, remarks = _fixed_image(result, document, fixed_image)
+    found = None
+    if image is not None:
+        try:
+            found = maps(reg, image, progress)
+        except InverseError as error:
+            remarks += (f"no maps on the fixed grid: {error}",)
+    names = document.get("file_names") or {RECORD: record.name}
+    return Subject(reg, rows, document, found, read_layers(folder, image, names), tuple(names.items())), remarks
+
+
+def _document(record: Path) -> Any:
+    """The summary beside a record; None if it is not there, or of an earlier version."""
+    try:
+        found = json.loads(record.with_name(record.name.replace(RECORD, SUMMARY)).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "expected" in found else None
+
+
+def _fixed_image(result: Path, document: Any, given: Path | None) -> tuple[Image | None, tuple[str, ...]]:
+    """The image that was registered, if it is still what it was, or the one that is given."""
+    recorded = (document.get("inputs") or {}).get("fixed_image")
+    path = given or (Path(recorded["path"]) if recorded else None)
+    if path is None:
+        return None, ()
+    if given is None and recorded is not None and not unchanged(recorded):
+        return None, (f"the fixed image is not, or no longer, at {path}: give it with --fixed-image to see it",)
+    image = read_image(path, spacing=recorded_spacing(result, None))
+    grid = recorded_grid(result, "fixed")
+    if grid is not None and not same_place(image.grid, grid):
+        raise FileError(f"{path}: expected an image on the grid of the result's maps, found another")
+    return image, ()

@@ -1,0 +1,104 @@
+"""What stands at the top: judgements that follow from the numbers, in words."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from kunita.outputs.summary import LandmarkRows
+from kunita.report.answer import answer, calibration_badge, mm, solver_badge, suspects_badge
+
+
+def rows(squared, suspects=()):
+    n = len(squared)
+    zeros, names = np.zeros((n, 3)), tuple(f"p{i}" for i in range(n))
+    suspect = np.isin(names, suspects)
+    why = tuple("exchanged with q" if bad else "" for bad in suspect)
+    return LandmarkRows(
+        names, zeros, zeros, zeros, np.tile(np.eye(3), (n, 1, 1)), np.zeros(n), np.zeros(n),
+        np.asarray(squared, dtype=float), np.ones(n), suspect, why,
+    )  # fmt: skip
+
+
+def document(**changed):
+    usual = {
+        "initial_error_mm": 5.0, "residual_mm": 1.0, "noise_mm": 0.5, "n_landmarks": 30, "converged": True,
+        "min_jacobian": 0.8, "suspects": [], "warnings": [],
+        "loo": {"error_mm": 1.5, "coverage": {"50": 0.5, "95": 0.95}},
+        "expected": {"hull": {"median_radius95_mm": 1.2, "worst_radius95_mm": 3.4, "extrapolating": 0}, "label": None},
+    }  # fmt: skip
+    return {**usual, **changed}
+
+
+def drawn(n, factor, seed=0):
+    """Squared standardised errors where the true covariance is so many times the predicted one."""
+    return factor * chi2(3).rvs(n, random_state=seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_honest_errors_are_called_calibrated(seed):
+    assert calibration_badge(rows(drawn(60, 1.0, seed))).word == "calibrated"
+
+
+def test_honest_errors_are_called_otherwise_about_as_rarely_as_chance_allows():
+    """Three tests at 1 % each: at most 3 % of honest sets, 12 of 400, and twice their deviation (2 × 3.4) more."""
+    words = [calibration_badge(rows(drawn(37, 1.0, seed))).word for seed in range(400)]
+    assert sum(word != "calibrated" for word in words) <= 19
+
+
+def test_errors_twice_as_large_as_promised_are_called_too_sure_and_half_as_large_cautious():
+    sure, cautious = calibration_badge(rows(drawn(60, 4.0))), calibration_badge(rows(drawn(60, 0.25)))
+    assert (sure.word, sure.kind) == ("too sure", "bad")
+    assert (cautious.word, cautious.kind) == ("cautious", "doubt")
+
+
+def test_few_landmarks_tell_nothing_whatever_they_are():
+    for factor in (0.01, 1.0, 100.0):
+        assert calibration_badge(rows(drawn(5, factor))).kind == "unknown"
+    assert calibration_badge(rows([np.nan] * 20)).kind == "unknown"
+
+
+def test_the_count_in_the_sentence_is_the_count_inside():
+    squared = np.where(np.arange(20) < 18, 1.0, 100.0)
+    assert calibration_badge(rows(squared)).text.startswith("18 of 20 landmarks")
+
+
+def test_a_solver_that_failed_and_a_map_that_folds_are_bad_news():
+    assert solver_badge(document()).kind == "good"
+    assert "not converged" in solver_badge(document(converged=False)).word
+    assert solver_badge(document(min_jacobian=-0.1)).word == "folds"
+
+
+def test_suspects_are_named_once_with_their_reason():
+    told = answer(
+        document(suspects=["p3"], warnings=["suspect: 'p3' looks exchanged", "the length scale is a guess"]),
+        rows(drawn(30, 1.0), ("p3",)),
+    )
+    assert suspects_badge(document(suspects=["p3"])).text == "Check first: p3."
+    texts = [(remark.kind, remark.text) for remark in told.remarks]
+    assert texts == [("suspect", "p3: exchanged with q"), ("warning", "the length scale is a guess")]
+
+
+def test_extrapolation_is_said_where_it_happens():
+    far = {"median_radius95_mm": 1.0, "worst_radius95_mm": 9.0, "extrapolating": 0.31}
+    told = answer(document(expected={"hull": {**far, "extrapolating": 0.0}, "label": far}), rows(drawn(30, 1.0)))
+    (remark,) = told.remarks
+    assert remark.text.startswith("31 % of the label")
+    assert any("inside the label" in tile.title and tile.number == "1.00 mm" for tile in told.tiles)
+
+
+def test_tiles_have_the_numbers_of_the_summary():
+    numbers = {tile.number for tile in answer(document(), rows(drawn(30, 1.0))).tiles}
+    assert numbers == {"5.00 → 1.00 mm", "1.50 mm", "1.20 mm"}
+
+
+@pytest.mark.parametrize(("number", "text"), [(0.1234, "0.12"), (12.34, "12.3"), (1234.5, "1234"), (None, "–")])
+def test_lengths_have_no_more_digits_than_anybody_needs(number, text):
+    assert mm(number) == text
+
+
+def test_an_answer_is_frozen():
+    told = answer(document(), rows(drawn(30, 1.0)))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        told.tiles = ()

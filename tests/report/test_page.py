@@ -1,0 +1,164 @@
+"""The page as text: complete, self-contained, escaped, of a bounded size."""
+
+import html.parser
+import json
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import kunita
+from cli.cases import kunita_command
+from kunita.data.image import Grid, Image
+from kunita.errors import KunitaWarning
+from kunita.io.summary_files import summary_document
+from kunita.outputs.layers import Layers
+from kunita.outputs.maps import maps
+from kunita.outputs.summary import landmark_rows, summary
+from kunita.report import look
+from kunita.report.page import Subject, page
+from problems import registered
+from report.conftest import HOSTILE
+
+MOST_BYTES = 12_000_000
+KINDS = ("volume_result", "flat_result", "bare_result")
+
+
+class Seen(html.parser.HTMLParser):
+    """Tags, ids and addresses of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.addresses, self.links = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [found["id"]] if "id" in found else []
+        self.addresses += [found[name] for name in ("src", "href", "xlink:href", "data") if found.get(name)]
+        self.links += [found["href"][1:]] if tag == "a" else []
+
+
+@pytest.fixture(params=KINDS)
+def text(request):
+    return (request.getfixturevalue(request.param) / "report.html").read_text(encoding="utf-8")
+
+
+def test_nothing_is_loaded_from_elsewhere(text):
+    assert all(address.startswith(("data:", "#")) for address in Seen(text).addresses)
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+
+
+def test_ids_are_unique_and_links_lead_somewhere(text):
+    seen = Seen(text)
+    assert len(seen.ids) == len(set(seen.ids))
+    assert set(seen.links) <= set(seen.ids)
+
+
+def test_every_section_is_there(text):
+    sections = {"answer", "viewer", "figures", "landmarks", "parameters", "files", "provenance", "methods"}
+    assert sections <= set(Seen(text).ids)
+
+
+def test_every_figure_is_there(text):
+    figures = {"grid", "errors", "calibration", "jacobian", "history", "evidence"}
+    assert {f"figure-{name}" for name in figures} <= set(Seen(text).ids)
+
+
+def test_slices_are_there_if_there_are_images(volume_result, bare_result):
+    there, not_there = ((folder / "report.html").read_text() for folder in (volume_result, bare_result))
+    assert 'id="figure-slices"' in there
+    assert 'id="figure-slices"' not in not_there
+
+
+def test_no_name_is_markup(volume_result):
+    text = (volume_result / "report.html").read_text(encoding="utf-8")
+    for name in HOSTILE[:3]:
+        assert name not in re.sub(r'<script type="text/plain".*?</script>', "", text, flags=re.DOTALL), name
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "{{ 7 * 7 }}" in text
+    assert "$x_1$ 49" not in text
+
+
+def test_inputs_are_named_with_their_checksums_and_no_folder_of_the_user_s(volume_result, case):
+    import hashlib
+
+    text = (volume_result / "report.html").read_text(encoding="utf-8")
+    table = re.search(r'<table class="sortable" id="inputs">.*?</table>', text, re.DOTALL)[0]
+    for name in ("moving.mrk.json", "fixed.mrk.json", "moving.nii.gz", "fixed.nii.gz", "labels.nii.gz", "targets.csv"):
+        assert name in table
+        assert hashlib.sha256((case / name).read_bytes()).hexdigest() in table
+    assert str(case) not in table
+
+
+def test_every_file_of_the_result_is_explained(volume_result):
+    text = (volume_result / "report.html").read_text(encoding="utf-8")
+    for name in json.loads((volume_result / "summary.json").read_text())["files"]:
+        assert f"<code>{name}</code>" in text, name
+
+
+def test_the_same_result_gives_the_same_page(bare_result, tmp_path):
+    out = tmp_path / "again.html"
+    assert kunita_command("report", bare_result, "--out", out).status == 0
+    assert out.read_text() == (bare_result / "report.html").read_text()
+
+
+def subject_of(reg, grid=None, layers=None, **changed):
+    rows, found = landmark_rows(reg), None if grid is None else maps(reg, grid)
+    document = {**summary_document(summary(reg, rows, found)), **changed}
+    return Subject(reg, rows, document, found, layers or Layers())
+
+
+def quietly_registered(moving, fixed, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KunitaWarning)
+        return kunita.register(moving, fixed, kernel=kunita.Gaussian(20.0, 4.0), **options)
+
+
+@pytest.mark.slow
+def test_a_page_of_256_cubed_is_small_enough_for_a_mail_even_if_the_images_are_noise():
+    grid = Grid((256, 256, 256), np.diag([0.3, 0.3, 0.3, 1.0]))
+    rng = np.random.default_rng(0)
+    noise = [Image(rng.integers(0, 255, grid.shape, np.uint8), grid.affine) for _ in range(2)]
+    label = np.zeros(grid.shape, np.float32)
+    label[90:170, 80:160, 100:180] = 1
+    made = page(subject_of(registered(3), grid, Layers(*noise, Image(label, grid.affine))))
+    assert len(made.encode()) <= MOST_BYTES
+    assert "means of 2 × 2 × 2 voxels, of 256 × 256 × 256" in made
+
+
+def test_a_page_of_many_landmarks_draws_some_of_them_and_says_so(monkeypatch):
+    monkeypatch.setattr(look, "MOST_DRAWN", 5)
+    reg = registered(3)
+    made = page(subject_of(reg))
+    assert f"5 of {len(reg.moving)} landmarks are drawn" in made
+    assert made.count('<g class="landmark') == 2 * 3 * 5  # in the viewer and in the figure, three planes each
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 3), (2, 2)])
+def test_a_page_of_very_few_landmarks_says_what_it_can(n, d):
+    points = 10 * np.eye(3)[:n, :d] + 5
+    reg = quietly_registered(points, points + 0.5, noise=0.5, align="translation")
+    made = page(subject_of(reg))
+    assert "calibration untested" in made
+    assert 'id="figure-grid"' in made
+
+
+def test_a_page_of_a_registration_that_did_not_converge_says_so():
+    rng = np.random.default_rng(0)
+    moving = rng.uniform(0, 50, (16, 3))
+    reg = quietly_registered(moving, moving * [-1, 1, 1], noise=0.7)
+    assert not reg.converged
+    made = page(subject_of(reg))
+    assert "do not rely on this registration" in made
+
+
+def test_robust_fits_show_weights_and_no_evidence():
+    reg = registered(3)
+    fitted = quietly_registered(reg.moving.points, reg.fixed.points, noise=0.7, robust=True)
+    made = page(subject_of(fitted))
+    assert ">weight<" in made
+    assert 'id="figure-evidence"' not in made

@@ -1,0 +1,83 @@
+"""`kunita report`: the page again, from the files of a result."""
+
+import json
+import shutil
+
+import pytest
+
+from cli.cases import kunita_command
+from kunita.errors import ExitStatus
+
+
+@pytest.fixture
+def copied(volume_result, tmp_path):
+    return shutil.copytree(volume_result, tmp_path / "copy")
+
+
+def test_the_page_is_made_again_from_the_folder_alone(copied, volume_result):
+    (copied / "report.html").unlink()
+    ended = kunita_command("report", copied, "--json")
+    assert ended.status == ExitStatus.DONE
+    assert json.loads(ended.out)["out"] == str(copied / "report.html")
+    assert (copied / "report.html").read_text() == (volume_result / "report.html").read_text()
+
+
+def test_an_old_page_is_replaced_and_another_file_is_not(copied, tmp_path):
+    (copied / "report.html").write_text("old")
+    assert kunita_command("report", copied).status == ExitStatus.DONE
+    assert "Kunita" in (copied / "report.html").read_text()
+    other = tmp_path / "mine.html"
+    other.write_text("mine")
+    assert kunita_command("report", copied, "--out", other).status == ExitStatus.REFUSED
+    assert other.read_text() == "mine"
+    assert kunita_command("report", copied, "--out", other, "--overwrite").status == ExitStatus.DONE
+
+
+def test_without_its_image_a_result_has_a_page_of_planes_and_says_why(copied, case):
+    summary = json.loads((copied / "summary.json").read_text())
+    summary["inputs"]["fixed_image"]["path"] = str(copied / "gone.nii.gz")
+    (copied / "summary.json").write_text(json.dumps(summary))
+    ended = kunita_command("report", copied)
+    assert ended.status == ExitStatus.DONE
+    assert "--fixed-image" in ended.err
+    assert 'class="stage planes"' in (copied / "report.html").read_text()
+    ended = kunita_command("report", copied, "--fixed-image", case / "fixed.nii.gz")
+    assert (ended.status, ended.err.count("warning")) == (ExitStatus.DONE, 0)
+    assert 'class="stage volume"' in (copied / "report.html").read_text()
+
+
+def test_an_image_that_has_changed_is_not_shown_as_the_one_that_was_registered(copied, case, tmp_path):
+    summary = json.loads((copied / "summary.json").read_text())
+    other = shutil.copy(case / "moving.nii.gz", tmp_path / "fixed.nii.gz")
+    summary["inputs"]["fixed_image"]["path"] = str(other)
+    (copied / "summary.json").write_text(json.dumps(summary))
+    assert "no longer" in kunita_command("report", copied).err
+
+
+def test_an_image_on_another_grid_is_refused(copied, case):
+    ended = kunita_command("report", copied, "--fixed-image", case / "fixed.png")
+    assert ended.status == ExitStatus.REFUSED
+    assert ended.err.count("\n") == 1 or "grid" in ended.err
+
+
+def test_a_record_alone_has_a_page(copied):
+    for file in copied.iterdir():
+        if file.name != "registration.h5":
+            file.unlink()
+    assert kunita_command("report", copied).status == ExitStatus.DONE
+    assert (copied / "report.html").stat().st_size > 50_000
+
+
+def test_a_folder_without_a_result_is_refused_in_one_line(tmp_path):
+    ended = kunita_command("report", tmp_path)
+    assert (ended.status, ended.err.count("\n")) == (ExitStatus.REFUSED, 1)
+
+
+def test_no_report_writes_none(case, tmp_path):
+    ended = kunita_command(
+        "register", case / "moving.mrk.json", case / "fixed.mrk.json", "--out", tmp_path / "r", "--no-report",
+        "--length-scale", 25, "--amplitude", 4, "--noise", 0.7,
+    )  # fmt: skip
+    assert ended.status == ExitStatus.DONE
+    assert not (tmp_path / "r" / "report.html").exists()
+    assert "report.html" not in ended.out
