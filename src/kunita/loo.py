@@ -13,13 +13,11 @@ from kunita.cohort.leave_one_out import LEAST_OTHERS
 from kunita.cohort.prior import Lesson, learn_prior, learn_without_each
 from kunita.cohort.study import PAPER, Trained, Tried, study, without_covariances
 from kunita.cohort.study_findings import OWN, Learning, findings
+from kunita.cohort.study_pictures import Pictured, pictured
 from kunita.cohort.study_tables import (
-    Collected,
     MethodRow,
     case_row,
     collected,
-    coverage_band,
-    difference_row,
     difference_rows,
     landmark_rows,
     method_row,
@@ -28,12 +26,12 @@ from kunita.console import Console
 from kunita.data.case import Case
 from kunita.errors import ArgumentError, ExitStatus
 from kunita.experiments.experiment import Experiment, Plate, Table, Tell
-from kunita.experiments.files import write_experiment
+from kunita.experiments.files import file_names, write_experiment, written_before
 from kunita.figures import calibration as figures
 from kunita.inputs import keep_compiled
 from kunita.io.case_table import read_cases
 from kunita.io.prior_files import read_prior
-from kunita.io.result_folder import check_result, result_folder
+from kunita.io.result_folder import REPORT, check_result, result_folder
 from kunita.io.summary_files import plain
 from kunita.prior import Prior
 
@@ -43,6 +41,7 @@ FILES = (
     "loo.json",
     *(f"{name}.csv" for name in TABLES),
     *(f"{name}{suffix}" for name in PLATES for suffix in (".png", ".pdf")),
+    REPORT,
 )
 
 
@@ -96,11 +95,27 @@ def loo(args: Namespace) -> int:
             methods = trained(cases, settings, given, tell)
             progress = tell("leaving out landmarks")
             found = study(cases, methods, exact=settings.exact, workers=args.workers, progress=progress)
-        experiment = experiment_of(found, settings, learning(cases, given))
-        with result_folder(args.out, FILES, overwrite=args.overwrite) as staged:
-            write_experiment(experiment, staged)
-    console.answer("\n".join(_lines(experiment, args.out)), {"out": str(args.out), **answer(experiment)})
+        experiment = experiment_of(found, settings, learning(cases, given), report=not args.no_report)
+        _write(experiment, found, learning(cases, given), args)
+    report = None if args.no_report else str(args.out / REPORT)
+    document = {"out": str(args.out), "report": report, **answer(experiment)}
+    console.answer("\n".join(_lines(experiment, args.out)), document)
     return ExitStatus.NOT_CONVERGED if unconverged(experiment) else ExitStatus.DONE
+
+
+def _write(experiment: Experiment, found: tuple[Tried, ...], how: Learning, args: Namespace) -> None:
+    """Write everything at once; what an earlier run wrote and this one does not goes."""
+    stale = {path.name for path in written_before(experiment.name, args.out)} - set(file_names(experiment))
+    with result_folder(args.out, FILES, overwrite=args.overwrite) as staged:
+        write_experiment(experiment, staged)
+        if REPORT in experiment.beside:
+            from kunita.report.cohort_files import cohort_origin, write_page
+            from kunita.report.cohort_page import Studied, study_page
+
+            origin = cohort_origin(args.cases, getattr(args, "typed", None), args.prior)
+            write_page(study_page(Studied(experiment, found, how, origin)), staged / REPORT)
+    for name in stale & set(FILES) - {f"{experiment.name}.json"}:
+        (args.out / name).unlink(missing_ok=True)
 
 
 def _settings(args: Namespace) -> Settings:
@@ -162,8 +177,8 @@ def _learned(
 # ------------------------------------------------------------------------------------------------- tables and pictures
 
 
-def experiment_of(found: Sequence[Tried], settings: Settings, how: Learning) -> Experiment:
-    """What was found as tables, figures and sentences."""
+def experiment_of(found: Sequence[Tried], settings: Settings, how: Learning, *, report: bool = False) -> Experiment:
+    """What was found as tables, figures and sentences; with a report, the page is named among the files."""
     single, regional = collected(found), collected(found, "region")
     draws = scores.case_draws(single[0].num_cases, settings.seed, settings.resamples)
     methods, regions = (tuple(method_row(one, draws) for one in each) for each in (single, regional))
@@ -172,43 +187,17 @@ def experiment_of(found: Sequence[Tried], settings: Settings, how: Learning) -> 
     marks = tuple(row for one in found for row in landmark_rows(one))
     tables = [Table(*each) for each in zip(TABLES, (methods, differences, regions, cases, marks), strict=True)]
     said = findings(methods, regions, differences, cases, how, exact=settings.exact)
-    plates = [Plate(name, draw(single, draws)) for name, draw in zip(PLATES, (_honesty, _errors, _sparse), strict=True)]
-    return Experiment("loo", settings, tuple(tables), tuple(plates), tuple(said))
+    plates = tuple(_plates(pictured(single, draws)))
+    return Experiment("loo", settings, tuple(tables), plates, tuple(said), (REPORT,) if report else ())
 
 
-def _honesty(found: Sequence[Collected], draws: np.ndarray) -> Any:
-    mine = next(one for one in found if one.method == OWN)
-    methods = [figures.Honesty(one.method, one.pits, own=one is mine) for one in found]
-    levels = np.array(scores.CALIBRATION_LEVELS)
-    return figures.calibration(methods, levels, coverage_band(mine, draws)[1:], f"{OWN}: where landmarks fell")
-
-
-def _errors(found: Sequence[Collected], draws: np.ndarray) -> Any:
-    """Without the distances before registration: they would leave no room for the differences that matter."""
-    mine = next(one for one in found if one.method == OWN)
-    return figures.errors([_compared(one, mine, draws) for one in found if one.method != "none"], OWN)
-
-
-def _compared(one: Collected, mine: Collected, draws: np.ndarray) -> figures.Errors:
-    means = one.by_case(one.errors)
-    if one is mine:
-        return figures.Errors(one.method, one.errors, means)
-    apart = difference_row(one, mine, draws).error
-    ends = None if apart.low is None or apart.high is None else (apart.low, apart.high)
-    return figures.Errors(one.method, one.errors, means, means - mine.by_case(mine.errors), ends)
-
-
-def _sparse(found: Sequence[Collected], _draws: np.ndarray) -> Any:
-    chosen = [one for one in found if one.method in ("paper", "small", OWN)]
-    return figures.sparsification([_sparsified(one) for one in chosen], OWN)
-
-
-def _sparsified(one: Collected) -> figures.Sparsified:
-    curve = one.sparsification
-    mean = curve.oracle_mm[0]
-    return figures.Sparsified(
-        one.method, curve.fractions, curve.remaining_mm / mean, curve.oracle_mm / mean, curve.area
-    )
+def _plates(shown: Pictured) -> Iterator[Plate]:
+    title = f"{OWN}: where landmarks fell"
+    drawn = (
+        figures.calibration(shown.honesty, shown.levels, shown.band, title), figures.errors(shown.errors, OWN),
+        figures.sparsification(shown.sparsified, OWN),
+    )  # fmt: skip
+    yield from (Plate(*each) for each in zip(PLATES, drawn, strict=True))
 
 
 # --------------------------------------------------------------------------------------------------------- the answer
@@ -250,3 +239,5 @@ def _lines(experiment: Experiment, out: Path) -> Iterator[str]:
     yield from (f"  - {finding}" for finding in experiment.findings)
     yield f"  numbers    {out}/loo.json, {', '.join(f'{name}.csv' for name in TABLES)}"
     yield f"  figures    {', '.join(f'{name}.png' for name in PLATES)} (and .pdf)"
+    if REPORT in experiment.beside:
+        yield f"  look at    {out}/{REPORT}"

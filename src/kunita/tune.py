@@ -2,10 +2,17 @@
 
 from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 
-from kunita.cohort.prior import Lesson, learn_prior
+import numpy as np
+
+from kunita.cohort.baselines import rigid, without_each
+from kunita.cohort.prior import Lesson, cohort_profile, learn_prior
+from kunita.cohort.study import held_by_prior
 from kunita.console import Console
-from kunita.errors import ExitStatus
+from kunita.data.case import Case
+from kunita.errors import ArgumentError, ExitStatus
+from kunita.experiments.experiment import Progress
 from kunita.inputs import keep_compiled
 from kunita.io.case_table import read_cases
 from kunita.io.prior_files import prior_document, write_prior
@@ -16,21 +23,60 @@ from kunita.registration import describe_kernel
 
 
 def tune(args: Namespace) -> int:
-    """`kunita tune`: read the cases, maximise their summed evidence, write prior.json."""
+    """`kunita tune`: read the cases, maximise their summed evidence, write prior.json and the page about it."""
     console = Console(quiet=args.quiet, as_json=args.json)
     lesson = Lesson(args.kernel, args.scales, None, args.align, args.model, args.scale_noise)
-    check_writable(args.out, overwrite=args.overwrite)
+    page = None if args.no_report else _page_path(args.out)
+    for path in (args.out, page):
+        if path is not None:
+            check_writable(path, overwrite=args.overwrite)
     with console.warnings():
         cases = read_cases(args.cases, frame=args.frame)
         keep_compiled()
         with console.progress() as tell:
             tell(f"learning on {len(cases)} cases (and compiling, the first time)")
             prior = learn_prior(cases, lesson)
-        for remark in _doubts(prior):
-            console.warn(remark)
-        write_prior(args.out, prior, overwrite=args.overwrite)
-    console.answer("\n".join(_lines(prior, args)), plain({**prior_document(prior), "out": str(args.out)}))
+            for remark in _doubts(prior):
+                console.warn(remark)
+            write_prior(args.out, prior, overwrite=args.overwrite)
+            if page is not None:
+                _write_page(page, prior, lesson, cases, args, tell("registering the cases with it, for the page"))
+    document = plain({**prior_document(prior), "out": str(args.out), "report": page and str(page)})
+    console.answer("\n".join(_lines(prior, args, page)), document)
     return ExitStatus.DONE if prior.converged else ExitStatus.NOT_CONVERGED
+
+
+def _page_path(out: Path) -> Path:
+    """Beside the prior, under the same name."""
+    if out.suffix.lower() == ".html":
+        raise ArgumentError(
+            f"--out: expected a prior, such as prior.json, found {out.name}; the page about it is .html"
+        )
+    return out.with_suffix(".html")
+
+
+def _write_page(
+    page: Path, prior: Prior, lesson: Lesson, cases: tuple[Case, ...], args: Namespace, progress: Progress
+) -> None:
+    """Register all cases with the prior, in as many rows as the largest has, and write the page about them."""
+    from kunita.report.cohort_files import cohort_origin, write_page
+    from kunita.report.cohort_page import Learned, prior_page
+
+    held, num_rows = [], max(len(case) for case in cases)
+    for k, case in enumerate(cases):
+        held.append(held_by_prior(case, prior, num_rows))
+        progress((k + 1) / len(cases))
+    aligned = tuple(_rigid_errors(case) for case in cases)
+    profile = cohort_profile(cases, prior, lesson)
+    origin = cohort_origin(args.cases, getattr(args, "typed", None))
+    subject = Learned(args.cases.name, prior, lesson, cases, tuple(held), aligned, profile, origin)
+    write_page(prior_page(subject), page, overwrite=args.overwrite)
+
+
+def _rigid_errors(case: Case) -> np.ndarray:
+    """(n,) of every landmark as rigid alignment to the others predicts it, mm."""
+    means = without_each(rigid, case.moving.points, case.fixed.points)
+    return np.linalg.norm(case.fixed.points - means, axis=1)
 
 
 def _doubts(prior: Prior) -> Iterator[str]:
@@ -40,7 +86,7 @@ def _doubts(prior: Prior) -> Iterator[str]:
         yield "the evidence is that of the small-deformation model: some flow could not be fitted"
 
 
-def _lines(prior: Prior, args: Namespace) -> Iterator[str]:
+def _lines(prior: Prior, args: Namespace, page: Path | None) -> Iterator[str]:
     cases = "1 case" if len(prior.cases) == 1 else f"{len(prior.cases)} cases"
     yield f"Prior of {cases} with {prior.num_landmarks} landmarks, alignment {prior.align}"
     yield f"  kernel     {describe_kernel(prior.kernel)}"
@@ -53,3 +99,5 @@ def _lines(prior: Prior, args: Namespace) -> Iterator[str]:
         yield f"  about      {one.name}: {one.value:.3g}, 95 % from {one.low:.3g} to {one.high:.3g}{open_}"
     yield f"  evidence   {prior.evidence:.2f} (log, all cases)"
     yield f"  written    {args.out}; use it with `kunita register … --prior {args.out}`"
+    if page is not None:
+        yield f"  look at    {page}"

@@ -2,7 +2,9 @@
 
 import csv
 import dataclasses
+import hashlib
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -83,6 +85,27 @@ def test_tables_and_document_say_the_same(finished):
     cases = [row for row in rows(out / "cases.csv") if row["method"] == OWN]
     assert [row["learned_on"] for row in cases] == ["2"] * 3
     assert len({row["amplitude_mm"] for row in cases}) == 3  # each learned on other cases
+
+
+def test_the_page_has_every_case_and_the_checksums_of_what_went_in(finished, table):
+    out, ended = finished
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert json.loads(ended.out)["report"] == str(out / "report.html")
+    for k, case in enumerate(generated_cohort(3, counts=(12, 12))):
+        assert f'id="case-{k + 1}"><summary><b>{case.name}</b>' in page
+        for side in ("moving", "fixed"):
+            assert hashlib.sha256((table.parent / f"{case.name}_{side}.csv").read_bytes()).hexdigest() in page
+
+
+def test_without_a_report_an_earlier_one_does_not_stay(finished, table, tmp_path):
+    out = tmp_path / "again"
+    shutil.copytree(finished[0], out)
+    (out / "mine.txt").write_text("mine")
+    ended = kunita_command("loo", table, "--out", out, "--fast", "--overwrite", "--no-report")
+    assert ended.status == ExitStatus.DONE, ended.err
+    assert {path.name for path in out.iterdir()} == {*FILES, "mine.txt"} - {"report.html"}
+    assert "report.html" not in json.loads((out / "loo.json").read_text(encoding="utf-8"))["files"]
+    assert "look at" not in ended.out
 
 
 def test_processes_change_no_byte(finished, table, tmp_path):

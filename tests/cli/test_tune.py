@@ -34,6 +34,7 @@ def test_a_prior_is_learned_written_and_used(table, tmp_path):
     document = json.loads(prior.read_text(encoding="utf-8"))
     printed = json.loads(ended.out)
     assert printed.pop("out") == str(prior)
+    assert printed.pop("report") == str(prior.with_suffix(".html"))
     assert printed == document
     assert document["cases"] == ["case 0", "case 1", "case 2"]
     sides = (table.parent / "moving0.csv", table.parent / "fixed0.csv")
@@ -64,6 +65,32 @@ def test_a_prior_that_cannot_be_used_is_refused(table, tmp_path, more, words):
     assert ended.status == ExitStatus.REFUSED
     assert words in ended.err
     assert not (tmp_path / "result").exists()
+
+
+def test_the_page_beside_a_prior_is_of_its_cases(table, tmp_path):
+    ended = kunita_command("tune", table, "--out", tmp_path / "mine.json", "--frame", "IMAGE")
+    assert ended.status == ExitStatus.DONE, ended.err
+    assert f"look at    {tmp_path / 'mine.html'}" in ended.out
+    page = (tmp_path / "mine.html").read_text(encoding="utf-8")
+    assert all(f'href="#case-{k}"' in page and f'id="case-{k}"' in page for k in (1, 2, 3))
+    assert "moving0.csv" in page
+    assert str(table.parent) not in page.replace(str(table), "")  # but in the command that was typed
+
+
+def test_without_a_report_there_is_the_prior_alone(table, tmp_path):
+    ended = kunita_command("tune", table, "--out", tmp_path / "prior.json", "--frame", "IMAGE", "--no-report")
+    assert ended.status == ExitStatus.DONE, ended.err
+    assert [path.name for path in tmp_path.iterdir()] == ["prior.json"]
+    assert "look at" not in ended.out
+
+
+@pytest.mark.parametrize(("name", "words"), [("prior.json", "--overwrite"), ("prior.html", "expected a prior")])
+def test_a_page_of_another_is_not_replaced_and_nothing_is_computed(table, tmp_path, name, words):
+    (tmp_path / "prior.html").write_text("mine")
+    ended = kunita_command("tune", table, "--out", tmp_path / name, "--frame", "IMAGE")
+    assert ended.status == ExitStatus.REFUSED
+    assert words in ended.err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_prior_is_not_replaced_unasked(table, tmp_path):

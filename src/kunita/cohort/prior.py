@@ -13,10 +13,21 @@ import numpy as np
 from kunita.cohort.leave_one_out import LEAST_OTHERS, Rows
 from kunita.data.case import Case
 from kunita.errors import ArgumentError, LandmarkError
-from kunita.inference.choice import Choice, Dials, Held, Search, choose, choose_without_each, search_for
+from kunita.inference.choice import (
+    LEAST_FREEDOM,
+    Choice,
+    Dials,
+    Held,
+    Search,
+    choose,
+    choose_without_each,
+    length_scale_profile,
+    search_for,
+)
 from kunita.inference.sample import Sample, aligned_sample
 from kunita.inference.trend import check_kind
-from kunita.kernels import BEST, FAMILIES
+from kunita.kernels import BEST, FAMILIES, AbstractProfile
+from kunita.outputs.profile import EvidenceProfile
 from kunita.posterior import MODELS
 from kunita.prior import Prior
 
@@ -81,6 +92,33 @@ def learn_without_each(cases: Sequence[Case], lesson: Lesson = USUAL) -> tuple[P
     with jax.enable_x64(True):
         learned = [cohort.learn_without_each(dials) for dials in lesson.dials]
     return tuple(max(priors, key=lambda prior: prior.evidence) for priors in zip(*learned, strict=True))
+
+
+NUM_SCALES = 9
+"""Length scales of a profile, in the whole search and again around what was learned."""
+
+
+def cohort_profile(cases: Sequence[Case], prior: Prior, lesson: Lesson = USUAL) -> EvidenceProfile | None:
+    """How well the cases together tell the length scale that was learned on them; None where there is no one to tell.
+
+    The summed log evidence of the small-deformation model, with the hyper-priors, the other parameters following.
+    """
+    used = next((one for one in prior.chosen if one.name == "length scale"), None)
+    if used is None or not isinstance(prior.kernel, AbstractProfile):
+        return None
+    cohort, dials = _Cohort(tuple(cases), lesson), Dials(type(prior.kernel))
+    with jax.enable_x64(True):
+        samples = cohort.samples()
+        if sum(sample.freedom for sample in samples) < LEAST_FREEDOM:
+            return None
+        search = cohort._search(samples, dials)
+        noise = prior.noise_factor if lesson.scale_noise else prior.noise_mm or 1.0
+        theta = np.log([prior.kernel.length_scale, prior.kernel.amplitude, noise])
+        low, high = np.exp(search.box[0])
+        near = np.geomspace(max(low, used.low), min(high, used.high), NUM_SCALES)
+        scales = np.unique([*np.geomspace(low, high, NUM_SCALES), *near, used.value])
+        values = length_scale_profile(samples, dials, search, theta, scales)
+    return EvidenceProfile(scales, values, used.value, used.low, used.high, used.decided, prior.num_landmarks)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -176,10 +176,11 @@ class Collected:
 def collected(found: Sequence[Tried], left_out: str = "alone") -> tuple[Collected, ...]:
     """One for each method, in their order, with what was left out in this way."""
     names = dict.fromkeys(one.method for one in found)
-    return tuple(_collected(name, [getattr(one, left_out) for one in found if one.method == name]) for name in names)
+    return tuple(joined(name, [getattr(one, left_out) for one in found if one.method == name]) for name in names)
 
 
-def _collected(name: str, held: Sequence[Held]) -> Collected:
+def joined(name: str, held: Sequence[Held]) -> Collected:
+    """What a method held out in every case, in their order."""
     join = lambda parts: np.concatenate(list(parts))
     stds = [one.map_stds_mm for one in held if one.map_stds_mm is not None]
     predictions = [one.predictions for one in held]

@@ -51,6 +51,7 @@ class Experiment:
         tables: all numbers; the first is the experiment's main table.
         plates: all figures.
         findings: sentences made from the numbers.
+        beside: names of further files that are written with it.
     """
 
     name: str
@@ -58,3 +59,4 @@ class Experiment:
     tables: tuple[Table, ...]
     plates: tuple[Plate, ...]
     findings: tuple[str, ...]
+    beside: tuple[str, ...] = ()

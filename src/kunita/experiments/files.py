@@ -55,7 +55,8 @@ def document(experiment: Experiment) -> Any:
 def file_names(experiment: Experiment) -> list[str]:
     """Of everything that is written beside the document."""
     tables = [f"{table.name}.csv" for table in experiment.tables]
-    return tables + [f"{plate.name}{suffix}" for plate in experiment.plates for suffix in FORMATS]
+    plates = [f"{plate.name}{suffix}" for plate in experiment.plates for suffix in FORMATS]
+    return [*tables, *plates, *experiment.beside]
 
 
 def _write_table(table: Table, path: Path) -> None:

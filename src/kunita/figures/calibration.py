@@ -7,13 +7,44 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kunita.figures import themed
 from kunita.figures.style import COLOURS, DASHES, MARKERS, PAGE_WIDTH, styled
 
 BINS = 10
 """Of the histogram of the probability integral transform."""
 
-OWN = COLOURS[2]
-"""The colour of the method that a figure is about."""
+Colour = str | tuple[str, float]
+"""With its opacity, where that is not one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Palette:
+    """The colours of a figure.
+
+    Args:
+        own: of the method that it is about.
+        other: of what is compared with it.
+        ink, faint: of lines that say something, and of those to hold on to.
+        shade: of areas in the background.
+        gap: between bars.
+        methods: of the lines of other methods, which dashes tell apart too.
+    """
+
+    own: str
+    other: str
+    ink: str
+    faint: str
+    shade: Colour
+    gap: str
+    methods: tuple[str, ...]
+
+
+PRINT = Palette(COLOURS[2], COLOURS[1], COLOURS[0], "0.6", "0.93", "white", (*COLOURS[:2], *COLOURS[3:]))
+SCREEN = Palette(
+    themed.SECOND, themed.ACCENT, themed.INK, themed.FAINT, (themed.FAINT, 0.25), "none",
+    (themed.INK, themed.ACCENT, themed.THIRD),
+)  # fmt: skip
+"""The same, as a page that may be light or dark has them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,41 +74,50 @@ def calibration(methods: Sequence[Honesty], levels: np.ndarray, band: np.ndarray
     """
     figure = Figure(figsize=(PAGE_WIDTH, 3.4), layout="constrained")
     curves, histogram = figure.subplots(1, 2, width_ratios=(1.25, 1))
-    curves.plot([0, 100], [0, 100], color="0.6", linewidth=0.8)
-    curves.fill_between(100 * levels, *(100 * band), color=OWN, alpha=0.18, linewidth=0)
-    for k, one in enumerate(methods):
-        _coverage(curves, one, k)
-    curves.set(title="coverage", xlabel="nominal (%)", ylabel="landmarks inside (%)", xlim=(0, 100), ylim=(0, 100))
+    coverage_panel(curves, methods, levels, band, PRINT)
+    curves.set_title("coverage")
     for one in methods:
         if one.own:
-            _histogram(histogram, one)
+            histogram_panel(histogram, one, PRINT)
     histogram.set_title(title)
     handles, labels = curves.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), frameon=False)
     return figure
 
 
-def _coverage(axes: Axes, one: Honesty, k: int) -> None:
+def coverage_panel(
+    axes: Axes, methods: Sequence[Honesty], levels: np.ndarray, band: np.ndarray, palette: Palette
+) -> None:
+    """The share of landmarks inside their regions against what was promised."""
+    axes.plot([0, 100], [0, 100], color=palette.faint, linewidth=0.8)
+    axes.fill_between(100 * levels, *(100 * band), color=palette.own, alpha=0.18, linewidth=0)
+    for k, one in enumerate(methods):
+        _coverage(axes, one, k, palette)
+    axes.set(xlabel="nominal (%)", ylabel="landmarks inside (%)", xlim=(0, 100), ylim=(0, 100))
+
+
+def _coverage(axes: Axes, one: Honesty, k: int, palette: Palette) -> None:
     """The share of landmarks inside as a function of the level: steps, one for each landmark."""
     levels = np.concatenate([[0.0], np.sort(one.pits), [1.0]])
     share = np.concatenate([[0.0], np.arange(1, len(one.pits) + 1) / len(one.pits), [1.0]])
-    style = {"color": OWN, "linewidth": 2.0, "zorder": 3} if one.own else _faint(k)
+    style = {"color": palette.own, "linewidth": 2.0, "zorder": 3} if one.own else _faint(k, palette)
     axes.step(100 * levels, 100 * share, where="post", label=one.label, **style)
 
 
-def _faint(k: int) -> dict:
-    colours = [colour for colour in COLOURS if colour != OWN]
-    return {"color": colours[k % len(colours)], "linestyle": DASHES[(k + 1) % len(DASHES)], "linewidth": 1.0}
+def _faint(k: int, palette: Palette) -> dict:
+    colour = palette.methods[k % len(palette.methods)]
+    return {"color": colour, "linestyle": DASHES[(k + 1) % len(DASHES)], "linewidth": 1.0}
 
 
-def _histogram(axes: Axes, one: Honesty) -> None:
+def histogram_panel(axes: Axes, one: Honesty, palette: Palette) -> None:
     """How often each probability came; the band is what honest predictions give by chance, two standard errors."""
     n = len(one.pits)
     counts, edges = np.histogram(one.pits, bins=BINS, range=(0, 1))
-    axes.bar(edges[:-1], counts * BINS / n, width=1 / BINS, align="edge", color=OWN, alpha=0.55, edgecolor="white")
+    heights = counts * BINS / n
+    axes.bar(edges[:-1], heights, width=1 / BINS, align="edge", color=palette.own, alpha=0.55, edgecolor=palette.gap)
     chance = 2 * np.sqrt((BINS - 1) / n)
-    axes.axhspan(1 - chance, 1 + chance, color="0.5", alpha=0.2, linewidth=0)
-    axes.axhline(1.0, color="0.3", linewidth=0.8)
+    axes.axhspan(1 - chance, 1 + chance, color=palette.faint, alpha=0.25, linewidth=0)
+    axes.axhline(1.0, color=palette.ink, linewidth=0.8)
     axes.set(xlabel="probability of the region that just holds it", ylabel="density (1 if honest)", xlim=(0, 1))
 
 
@@ -108,37 +148,61 @@ def errors(methods: Sequence[Errors], own: str) -> Figure:
     """Errors of left-out landmarks as boxes with every case's mean, and paired differences with their intervals."""
     figure = Figure(figsize=(PAGE_WIDTH, 1.2 + 0.3 * len(methods)), layout="constrained")
     boxes, paired = figure.subplots(1, 2, sharey=True)
-    places = list(range(len(methods)))[::-1]
-    for place, one in zip(places, methods, strict=True):
-        _box(boxes, one, place, mine=one.label == own)
-        if one.more_mm is not None:
-            _difference(paired, one, place)
-    paired.axvline(0.0, color="0.3", linewidth=0.8)
-    boxes.set_yticks(places, [one.label for one in methods])
-    boxes.set(xlabel="error of a left-out landmark (mm)", title="landmarks (box), means of cases (dots)")
-    boxes.set_xlim(left=0)
-    paired.set(xlabel=f"error more than {own}'s (mm)", title="differences by case, mean with 95 % interval")
+    box_panel(boxes, methods, own, PRINT)
+    difference_panel(paired, methods, own, PRINT)
+    boxes.set_title("landmarks (box), means of cases (dots)")
+    paired.set_title("differences by case, mean with 95 % interval")
     return figure
 
 
-def _box(axes: Axes, one: Errors, place: int, *, mine: bool) -> None:
+def box_panel(axes: Axes, methods: Sequence[Errors], own: str, palette: Palette) -> None:
+    """A row for each method: the errors of all landmarks, and the means of cases."""
+    for place, one in zip(_places(axes, methods), methods, strict=True):
+        _box(axes, one, place, palette, mine=one.label == own)
+    axes.set(xlabel="error of a left-out landmark (mm)")
+    axes.set_xlim(left=0)
+
+
+def difference_panel(axes: Axes, methods: Sequence[Errors], own: str, palette: Palette) -> None:
+    """A row for each method: by how much it misses more than our own, case by case."""
+    for place, one in zip(_places(axes, methods), methods, strict=True):
+        if one.more_mm is not None:
+            _difference(axes, one, place, palette)
+    axes.axvline(0.0, color=palette.ink, linewidth=0.8)
+    axes.set(xlabel=f"error more than {own}'s (mm)")
+
+
+def _places(axes: Axes, methods: Sequence[Errors]) -> list[int]:
+    """The rows of the methods, from the top, under their names."""
+    places = list(range(len(methods)))[::-1]
+    axes.set_yticks(places, [one.label for one in methods])
+    axes.set_ylim(-0.6, len(methods) - 0.4)
+    return places
+
+
+def _box(axes: Axes, one: Errors, place: int, palette: Palette, *, mine: bool) -> None:
+    thin = {"linewidth": 0.8, "color": palette.ink}
     drawn = axes.boxplot(
         [one.errors_mm], positions=[place], orientation="horizontal", widths=0.6, patch_artist=True, manage_ticks=False,
-        showfliers=False, medianprops={"color": COLOURS[0]}, whiskerprops={"linewidth": 0.8},
+        showfliers=False, medianprops={"color": palette.ink}, whiskerprops=thin, capprops=thin,
     )  # fmt: skip
-    drawn["boxes"][0].set(facecolor=OWN if mine else "0.93", alpha=0.6 if mine else 1.0, edgecolor="0.2", linewidth=0.8)
-    axes.plot(one.case_errors_mm, np.full(len(one.case_errors_mm), place), MARKERS[0], color=COLOURS[1], ms=2.5, mew=0)
+    drawn["boxes"][0].set(facecolor=(palette.own, 0.6) if mine else palette.shade, edgecolor=palette.ink, linewidth=0.8)
+    _dots(axes, one.case_errors_mm, place, palette)
 
 
-def _difference(axes: Axes, one: Errors, place: int) -> None:
+def _dots(axes: Axes, values: np.ndarray, place: int, palette: Palette) -> None:
+    axes.plot(values, np.full(len(values), place), MARKERS[0], color=palette.other, ms=2.5, mew=0)
+
+
+def _difference(axes: Axes, one: Errors, place: int, palette: Palette) -> None:
     assert one.more_mm is not None  # its caller asked
-    axes.plot(one.more_mm, np.full(len(one.more_mm), place), MARKERS[0], color=COLOURS[1], ms=2.5, mew=0)
+    _dots(axes, one.more_mm, place, palette)
     mean = float(one.more_mm.mean())
     if one.interval_mm is not None:
         axes.plot(
-            one.interval_mm, [place, place], color=COLOURS[0], linewidth=1.6, solid_capstyle="butt", gid="interval"
+            one.interval_mm, [place, place], color=palette.ink, linewidth=1.6, solid_capstyle="butt", gid="interval"
         )
-    axes.plot([mean], [place], MARKERS[3], color=COLOURS[0], ms=5)
+    axes.plot([mean], [place], MARKERS[3], color=palette.ink, ms=5)
 
 
 # ------------------------------------------------------------------------------------------------------ sparsification
@@ -168,13 +232,18 @@ def sparsification(methods: Sequence[Sparsified], own: str) -> Figure:
     figure = Figure(figsize=(PAGE_WIDTH, 2.6), layout="constrained")
     panels = figure.subplots(1, len(methods), sharey=True, squeeze=False)[0]
     for axes, one in zip(panels, methods, strict=True):
-        percent = 100 * one.fractions
-        colour = OWN if one.label == own else COLOURS[1]
-        axes.fill_between(percent, one.oracle, one.remaining, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(percent, one.remaining, color=colour, label="by predicted sd")
-        axes.plot(percent, one.oracle, color=COLOURS[0], linestyle=DASHES[1], linewidth=0.9, label="by true error")
-        axes.axhline(1.0, color="0.6", linewidth=0.8)
-        axes.set(title=f"{one.label}: area {one.area:.2f}", xlabel="set aside (%)", xlim=(0, 100))
+        sparsification_panel(axes, one, PRINT, mine=one.label == own)
+        axes.set_title(f"{one.label}: area {one.area:.2f}")
     panels[0].set(ylabel="mean error of the rest / of all", ylim=(0, None))
     panels[0].legend(loc="lower left", frameon=False)
     return figure
+
+
+def sparsification_panel(axes: Axes, one: Sparsified, palette: Palette, *, mine: bool) -> None:
+    """What is left of the mean error when the least sure predictions are set aside, and the least that could be."""
+    percent, colour = 100 * one.fractions, palette.own if mine else palette.other
+    axes.fill_between(percent, one.oracle, one.remaining, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(percent, one.remaining, color=colour, label="by predicted sd")
+    axes.plot(percent, one.oracle, color=palette.ink, linestyle=DASHES[1], linewidth=0.9, label="by true error")
+    axes.axhline(1.0, color=palette.faint, linewidth=0.8)
+    axes.set(xlabel="set aside (%)", xlim=(0, 100))

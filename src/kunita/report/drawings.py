@@ -63,13 +63,15 @@ def _grid(reg: Registration, rows: LandmarkRows, seen: Readout) -> Drawing:
     box = box_around(rows.fixed, rows.predicted)
     scale, drawn = coloured_planes(reg, rows, seen, box, "fc")
     frames = "".join(
-        f'<div class="plane-frame">{f"<h4>{one.title}</h4>" if one.title else ""}{one.drawing}</div>' for one in drawn
+        f'<div class="plane-frame" style="--share: {one.width:.4g}">'
+        f"{f'<h4>{one.title}</h4>' if one.title else ''}{one.drawing}</div>"
+        for one in drawn
     )
     planes = "planes through the middle of the landmarks" if len(drawn) > 1 else "the plane"
     return Drawing(
         "grid", "Deformed grid and its uncertainty", f'<div class="planes">{frames}</div>',
         f"A regular grid after the deformation, over FC: {planes}. ○ marked, + predicted landmarks with their 95 % "
-        "ellipses; dashed: where each came from. FC is the paper's measure of uncertainty.", wide=True, scale=scale,
+        "ellipses; dashed: where each came from. FC is the paper's measure of uncertainty.", len(drawn) > 1, scale,
     )  # fmt: skip
 
 

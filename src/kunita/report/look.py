@@ -45,10 +45,11 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A plane, with its title."""
+    """A plane, with its title, and how wide it is, mm: side by side all have one scale."""
 
     title: str
     drawing: str
+    width: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +227,10 @@ def coloured_planes(
     planes = views(np.median(rows.predicted, axis=0) if centre is None else centre)
     top = scale_top(np.concatenate([_sampled(seen, view, box, what) for view in planes]))
     colours, some = Colours(what, title, unit, top), _some(rows)
-    drawn = tuple(Drawn(view.title, plane_svg(reg, some, seen, view, box, colours, pictures)) for view in planes)
+    drawn = tuple(
+        Drawn(view.title, plane_svg(reg, some, seen, view, box, colours, pictures), float(np.ptp(box[:, view.right])))
+        for view in planes
+    )
     return Scale(title, unit, top), drawn
 
 

@@ -131,18 +131,18 @@ def plane_svg(
 ) -> str:
     """One plane: pictures, colours, grid, landmarks, in this order from below; classes say which is which."""
     low, high = np.sort(view.flat(box), axis=0)
-    size = high - low
+    size, reach = high - low, float((box[1] - box[0]).max())
     label = f"{view.title} plane" if view.title else "plane"
     alt = f"{label}: deformed grid over the {colours.title} in {colours.unit}, landmarks with 95 % ellipses"
     parts = [
-        f'<svg class="plane" viewBox="{_numbers(*low, *size)}" data-right="{view.right}" data-up="{view.up}" '
+        f'<svg class="plane" style="--aspect: {size[0] / size[1]:.4f}" viewBox="{_numbers(*low, *size)}" data-right="{view.right}" data-up="{view.up}" '
         f'data-across="{"" if view.across is None else view.across}" data-level="{view.level:.6g}" '
         f'data-down="{view.down}" role="img" aria-label="{html.escape(alt)}" xmlns="http://www.w3.org/2000/svg">',
         *(_image(picture.address, picture.box[0], picture.box[1], f"layer {picture.name}") for picture in pictures),
         _image(_coloured(seen, view, low, size, colours), low, high, "layer colours"),
         f'<path class="grid" d="{_grid_path(reg, view, low, size)}"/>',
-        *_landmarks(rows, view, float(size.max())),
-        *_letters(view, low, size),
+        *_landmarks(rows, view, reach),
+        *_letters(view, low, size, reach),
         "</svg>",
     ]
     return "".join(parts)
@@ -213,13 +213,13 @@ def _landmarks(rows: LandmarkRows, view: View, size: float) -> Iterator[str]:
         )
 
 
-def _letters(view: View, low: np.ndarray, size: np.ndarray) -> Iterator[str]:
-    edge = 0.03 * size.max()
+def _letters(view: View, low: np.ndarray, size: np.ndarray, reach: float) -> Iterator[str]:
+    edge = 0.03 * reach
     middle, high = low + size / 2, low + size
     places = ((low[0] + edge, middle[1]), (high[0] - edge, middle[1]), (middle[0], high[1] - edge),
               (middle[0], low[1] + edge))  # fmt: skip
     for letter, (x, y) in zip(view.letters, places, strict=False):
-        yield f'<text class="letter" x="{x:.6g}" y="{y:.6g}" font-size="{0.04 * size.max():.4g}">{letter}</text>'
+        yield f'<text class="letter" x="{x:.6g}" y="{y:.6g}" font-size="{0.04 * reach:.4g}">{letter}</text>'
 
 
 def _numbers(*values: float) -> str:
