@@ -80,6 +80,13 @@ def test_suspects_are_named_once_with_their_reason():
     assert texts == [("suspect", "p3: exchanged with q"), ("warning", "the length scale is a guess")]
 
 
+def test_many_suspects_of_one_kind_are_one_sentence():
+    names = [f"p{i}" for i in range(30)]
+    told = answer(document(suspects=names), rows(drawn(30, 1.0), names))
+    (remark,) = told.remarks
+    assert remark.text == "p0, p1, p2, p3, p4 and 25 more: exchanged with q"
+
+
 def test_extrapolation_is_said_where_it_happens():
     far = {"median_radius95_mm": 1.0, "worst_radius95_mm": 9.0, "extrapolating": 0.31}
     told = answer(document(expected={"hull": {**far, "extrapolating": 0.0}, "label": far}), rows(drawn(30, 1.0)))

@@ -1,7 +1,7 @@
 """The answer, at the top of a page: how good is this registration, what to expect of it, and what to look at twice."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ LEAST_TOLD = 8
 
 RARE = 0.01
 """What honest regions do less often than this by chance counts against them."""
+
+MOST_NAMED = 5
 
 WORTH_SAYING = 0.01
 """The share of a region that is worth a sentence."""
@@ -135,17 +137,20 @@ def suspects_badge(document: Any) -> Badge:
     names = document["suspects"]
     if not names:
         return Badge("good", "no suspects", "No landmark disagrees with the others.")
-    shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-    return Badge("bad", _count(len(names), "suspect"), f"Check first: {shown}.")
+    return Badge("bad", _count(len(names), "suspect"), f"Check first: {_listed(names)}.")
 
 
 def _remarks(document: Any, rows: LandmarkRows) -> Iterator[Remark]:
     """One sentence each; suspects by name, with the reason."""
-    reasons = {name: why for name, bad, why in zip(rows.names, rows.suspect, rows.suspicion, strict=True) if bad}
-    yield from (Remark("suspect", f"{name}: {why or 'disagrees with the others'}") for name, why in reasons.items())
+    reasons: dict[str, list[str]] = {}
+    for name, bad, why in zip(rows.names, rows.suspect, rows.suspicion, strict=True):
+        if bad:
+            reasons.setdefault(why or "disagrees with the others", []).append(name)
+    yield from (Remark("suspect", f"{_listed(names)}: {why}") for why, names in reasons.items())
+    named = [name for names in reasons.values() for name in names]
     for text in document["warnings"]:
         said = text.removeprefix("suspect: ")
-        if said == text or not any(name in text for name in reasons):
+        if said == text or not any(name in text for name in named):
             yield Remark("suspect" if said != text else "warning", said)
     for key, place in (("hull", "landmarks' convex hull"), ("label", "label")):
         share = ((document.get("expected") or {}).get(key) or {}).get("extrapolating", 0.0)
@@ -154,6 +159,12 @@ def _remarks(document: Any, rows: LandmarkRows) -> Iterator[Remark]:
                 "warning", f"{100 * share:.0f} % of the {place} is far from every landmark: there the prior "
                 "says more than the landmarks do",
             )  # fmt: skip
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Some of the names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:

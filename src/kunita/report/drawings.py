@@ -39,9 +39,9 @@ def drawings(
 ) -> Iterator[Drawing]:
     """Every figure that there is something to draw for."""
     if found is not None and seen is not None:
-        yield _grid(reg, rows, seen if layers.fixed is None else _around(reg, rows) or seen)
         if layers.fixed is not None:
             yield _slices(found, layers, rows)
+        yield _grid(reg, rows, seen if layers.fixed is None else _around(reg, rows) or seen)
     yield _errors(rows)
     if np.isfinite(rows.loo_chi2).any():
         yield _calibration(rows)
@@ -69,7 +69,7 @@ def _grid(reg: Registration, rows: LandmarkRows, seen: Readout) -> Drawing:
     )
     planes = "planes through the middle of the landmarks" if len(drawn) > 1 else "the plane"
     return Drawing(
-        "grid", "Deformed grid and its uncertainty", f'<div class="planes">{frames}</div>',
+        "grid", "Deformed grid and its uncertainty", f'<div class="plane-row">{frames}</div>',
         f"A regular grid after the deformation, over FC: {planes}. ○ marked, + predicted landmarks with their 95 % "
         "ellipses; dashed: where each came from. FC is the paper's measure of uncertainty.", len(drawn) > 1, scale,
     )  # fmt: skip
@@ -77,9 +77,10 @@ def _grid(reg: Registration, rows: LandmarkRows, seen: Readout) -> Drawing:
 
 def _slices(found: Maps, layers: Layers, rows: LandmarkRows) -> Drawing:
     through = "the label" if layers.inside is not None else "the middle of the landmarks"
-    caption = f"Planes through {through}: the fixed image, the warped one beside it, and the 95 % radius in mm."
+    where = f"Planes through {through}: the" if found.grid.dimension == 3 else "The"
+    caption = f"{where} fixed image, the warped one beside it, and the 95 % radius in mm."
     drawn = svg(overview(found, layers, rows), "planes of the fixed image, of the warped one and of the 95 % radius")
-    return Drawing("slices", "Slices", drawn, caption, wide=True)
+    return Drawing("slices", "Images and uncertainty", drawn, caption, wide=True)
 
 
 def _errors(rows: LandmarkRows) -> Drawing:

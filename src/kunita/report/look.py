@@ -22,6 +22,9 @@ from kunita.report.volumes import coarse, grey_window, scale_top, volumes
 MOST_PIXELS = 1_500_000
 """Of a picture on a page."""
 
+NOT_EXACT = 0.05
+"""Numbers that err by more than this, mm, are said to."""
+
 MOST_DRAWN = 400
 """Landmarks that are drawn on planes."""
 
@@ -115,13 +118,20 @@ def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, laye
         made = _volume_look(found, layers)
     else:
         made = _plane_look(reg, rows, found, seen, layers)
-    errors = f"{max(seen.displacement_error_mm, seen.radius_error_mm):.2g} mm"
-    note = f"{made.note} Numbers of a click are within {errors} of the posterior, where that was checked."
+    note = f"{made.note} {_exactness(max(seen.displacement_error_mm, seen.radius_error_mm))}"
     three = found.grid.dimension == 3
     return dataclasses.replace(
         made, note=note, data={**common, **made.data, "kind": made.kind}, blobs=(blob, *made.blobs),
         axes=("R", "A", "S") if three else ("x", "y"), frame="RAS" if three else "IMAGE: x right, y down",
     )  # fmt: skip
+
+
+def _exactness(error_mm: float) -> str:
+    """How good the numbers of a click are."""
+    if error_mm > NOT_EXACT:
+        size = f"{error_mm:.2g} mm" if error_mm < 1 else "a millimetre and more"
+        return f"The deformation is too violent for this page: numbers of a click err by up to {size}, in places."
+    return f"Numbers of a click are within {error_mm:.1g} mm of the posterior, where that was checked."
 
 
 def _landmarks(reg: Registration, rows: LandmarkRows) -> list[dict[str, Any]]:

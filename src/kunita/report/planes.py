@@ -135,9 +135,10 @@ def plane_svg(
     label = f"{view.title} plane" if view.title else "plane"
     alt = f"{label}: deformed grid over the {colours.title} in {colours.unit}, landmarks with 95 % ellipses"
     parts = [
-        f'<svg class="plane" style="--aspect: {size[0] / size[1]:.4f}" viewBox="{_numbers(*low, *size)}" data-right="{view.right}" data-up="{view.up}" '
-        f'data-across="{"" if view.across is None else view.across}" data-level="{view.level:.6g}" '
-        f'data-down="{view.down}" role="img" aria-label="{html.escape(alt)}" xmlns="http://www.w3.org/2000/svg">',
+        f'<svg class="plane" style="--aspect: {size[0] / size[1]:.4f}" viewBox="{_numbers(*low, *size)}" '
+        f'data-right="{view.right}" data-up="{view.up}" data-across="{"" if view.across is None else view.across}" '
+        f'data-level="{view.level:.6g}" data-down="{view.down}" role="img" aria-label="{html.escape(alt)}" '
+        'xmlns="http://www.w3.org/2000/svg">',
         *(_image(picture.address, picture.box[0], picture.box[1], f"layer {picture.name}") for picture in pictures),
         _image(_coloured(seen, view, low, size, colours), low, high, "layer colours"),
         f'<path class="grid" d="{_grid_path(reg, view, low, size)}"/>',
