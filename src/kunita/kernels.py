@@ -404,3 +404,11 @@ def steepness(kernel: AbstractKernel) -> float:
     if isinstance(kernel, AbstractProfile):
         return float(kernel.amplitude) / float(kernel.length_scale)
     return max((steepness(part) for part in getattr(kernel, "kernels", ())), default=0.0)
+
+
+def describe_kernel(kernel: AbstractKernel) -> str:
+    """A kernel in words: a family with its parameters, or a sum."""
+    if isinstance(kernel, AbstractProfile):
+        sizes = f"length scale {float(kernel.length_scale):.3g} mm, amplitude {float(kernel.amplitude):.3g} mm"
+        return f"{type(kernel).__name__}, {sizes}"
+    return " + ".join(describe_kernel(part) for part in getattr(kernel, "kernels", ())) or repr(kernel)

@@ -10,7 +10,6 @@ import html
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -228,14 +227,6 @@ def sureness(arrived: GaussianPoints, where: str = "landmarks") -> Fact:
 def counted(count: int, noun: str) -> str:
     """So many of them."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def kernel_words(kernel: Any) -> str:
-    """A kernel in words, whatever it is: a family with its parameters, or a sum."""
-    if hasattr(kernel, "length_scale") and hasattr(kernel, "amplitude"):
-        sizes = f"length scale {float(kernel.length_scale):.3g} mm, amplitude {float(kernel.amplitude):.3g} mm"
-        return f"{type(kernel).__name__}, {sizes}"
-    return " + ".join(kernel_words(part) for part in getattr(kernel, "kernels", ())) or repr(kernel)
 
 
 def alignment_words(generators: np.ndarray) -> str:

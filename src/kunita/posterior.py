@@ -18,7 +18,7 @@ from kunita.gaussians import GaussianPoints
 from kunita.inference.path_space import AbstractPathSpace
 from kunita.inference.solve import Fit
 from kunita.inference.trend import Alignment, Trend
-from kunita.kernels import AbstractKernel
+from kunita.kernels import AbstractKernel, describe_kernel
 from kunita.precision import Array, ArrayLike, as_count, as_points, door, to_numpy
 from kunita.programs import SMALL_MATRIX, compiled
 
@@ -181,7 +181,7 @@ class Posterior(eqx.Module):
         align = notebook.alignment_words(np.asarray(self.trend.generators))
         facts = (
             notebook.Fact("Model", f"{self.model}, alignment {align}"),
-            notebook.Fact("Kernel", notebook.kernel_words(self.kernel)),
+            notebook.Fact("Kernel", describe_kernel(self.kernel)),
             notebook.Fact("Noise", f"{noise:.3g} mm"),
             notebook.sureness(arrived, "landmarks" if whole else "control points"),
         )

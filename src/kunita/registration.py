@@ -22,7 +22,7 @@ from kunita.inference.choice import Choice, Chosen, Dials, Held, choose, search_
 from kunita.inference.evidence import gauss_newton_evidence
 from kunita.inference.robust import REWEIGHTINGS, SETTLED_WEIGHT, first_weights, student_weights
 from kunita.inference.sample import Sample, aligned_sample
-from kunita.kernels import BEST, FAMILIES, AbstractKernel, AbstractProfile, Gaussian, steepness
+from kunita.kernels import BEST, FAMILIES, AbstractKernel, AbstractProfile, Gaussian, describe_kernel, steepness
 from kunita.posterior import MODELS, LeaveOneOut, Posterior, posterior_from_fit
 from kunita.precision import ArrayLike, as_floats, on_one_blas_thread, to_numpy
 from kunita.prior import Prior
@@ -595,12 +595,3 @@ def _distances(reg: Registration) -> tuple[float, float]:
     before = np.linalg.norm(reg.fixed.points - reg.moving.points, axis=1)
     after = np.linalg.norm(reg.fixed.points - predicted, axis=1)
     return float(before[reg.used].mean()), float(after[reg.used].mean())
-
-
-def describe_kernel(kernel: AbstractKernel) -> str:
-    """A kernel in words."""
-    if isinstance(kernel, AbstractProfile):
-        return (
-            f"{type(kernel).__name__}, length scale {kernel.length_scale:.3g} mm, amplitude {kernel.amplitude:.3g} mm"
-        )
-    return " + ".join(describe_kernel(part) for part in getattr(kernel, "kernels", ())) or repr(kernel)

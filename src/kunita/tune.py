@@ -18,8 +18,8 @@ from kunita.io.case_table import read_cases
 from kunita.io.prior_files import prior_document, write_prior
 from kunita.io.summary_files import plain
 from kunita.io.writing import check_writable
+from kunita.kernels import describe_kernel
 from kunita.prior import Prior
-from kunita.registration import describe_kernel
 
 
 def tune(args: Namespace) -> int:

@@ -16,8 +16,8 @@ from kunita.cohort.study_findings import OWN, Learning
 from kunita.cohort.study_tables import Collected, coverage_band
 from kunita.data.cohort import generated_cohort
 from kunita.data.landmarks import Landmarks
-from kunita.figures.cohort import LONGEST_NAME, shortened
-from kunita.figures.themed import VARIABLES
+from kunita.figures.cohort import LONGEST_NAME
+from kunita.figures.themed import VARIABLES, shortened, text_width
 from kunita.inference.choice import Chosen
 from kunita.loo import Settings, experiment_of
 from kunita.prior import Prior
@@ -180,7 +180,7 @@ def test_the_uncertainty_is_judged_over_cases():
 
 @pytest.mark.parametrize("name", ["short", "x" * 100, "标志点" * 10, "a\nb\tc", "bell\a"])
 def test_a_name_in_a_figure_is_one_line_of_bounded_width(name):
-    label = shortened(name)
-    assert len(label) + sum(letter in "标志点" for letter in label) <= LONGEST_NAME
+    label = shortened(name, LONGEST_NAME)
+    assert text_width(label) <= LONGEST_NAME
     assert label.isprintable()
     assert label.rstrip("…")[:1] == name[0]

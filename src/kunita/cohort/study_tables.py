@@ -7,8 +7,7 @@ import numpy as np
 
 from kunita import scores
 from kunita.cohort.study import Held, Tried
-from kunita.kernels import AbstractProfile
-from kunita.registration import describe_kernel
+from kunita.kernels import AbstractProfile, describe_kernel
 from kunita.scores import Interval
 
 LEFT_OUT = ("alone", "region")

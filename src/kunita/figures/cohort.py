@@ -13,13 +13,13 @@ from matplotlib.ticker import MaxNLocator
 from kunita.figures import calibration as panels
 from kunita.figures.calibration import SCREEN, Errors, Honesty, Sparsified
 from kunita.figures.registration import chance
-from kunita.figures.themed import ACCENT, FAINT, INK, SECOND, WARN, printable, themed
+from kunita.figures.themed import ACCENT, FAINT, INK, SECOND, WARN, shortened, themed
 
 WIDTH = 6.0
 """Inches, as the figures of a registration's page."""
 
-MOST_NAMES, LONGEST_NAME = 60, 22
-"""More cases than that have rows without names; and letters of a name."""
+MOST_NAMES, LONGEST_NAME = 60, 14.0
+"""More cases than that have rows without names; and the width of a name, in letter sizes."""
 
 MOST_DOTS = 5000
 """More landmarks than that are not drawn one by one."""
@@ -163,7 +163,7 @@ def _rows(names: Sequence[str]) -> tuple[Figure, Axes]:
     """A figure with a row for each name; many rows are close together, and have none."""
     n = len(names)
     figure, axes = _panel(1.0 + (0.24 if n <= 16 else 0.175) * min(n, MOST_NAMES))
-    labels = [shortened(name) for name in names] if n <= MOST_NAMES else []
+    labels = [shortened(name, LONGEST_NAME) for name in names] if n <= MOST_NAMES else []
     axes.set_yticks(np.arange(len(labels)), labels)
     _make_room(figure, max(map(_num_wide, labels), default=0))
     axes.set_ylim(n - 0.4, -0.6)
@@ -171,15 +171,6 @@ def _rows(names: Sequence[str]) -> tuple[Figure, Axes]:
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     return figure, axes
-
-
-def shortened(name: str) -> str:
-    """On one line, with an ellipsis for what is too long."""
-    name = printable(" ".join(name.split()))
-    if len(name) + _num_wide(name) <= LONGEST_NAME:
-        return name
-    widths = np.cumsum([1 + _num_wide(letter) for letter in name])
-    return f"{name[: int(np.searchsorted(widths, LONGEST_NAME - 1, side='right'))]}…"
 
 
 def _num_wide(text: str) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from scipy.special import bdtr, bdtrik
 
-from kunita.figures.themed import ACCENT, FAINT, INK, SECOND, WARN, printable, themed
+from kunita.figures.themed import ACCENT, FAINT, INK, SECOND, WARN, shortened, text_width, themed
 from kunita.inference.solve import Progress
 
 WIDTH = 6.0
@@ -69,7 +68,7 @@ def landmark_errors(
     order = np.argsort(-found.judged, kind="stable")
     if len(names) > MOST_NAMES:
         return _error_curves(found.shown(order))
-    return _error_rows([_shortened(names[i]) for i in order], found.shown(order))
+    return _error_rows([shortened(names[i], LONGEST_NAME) for i in order], found.shown(order))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,24 +107,9 @@ class _Errors:
             axes.set(**{f"{which}lim": (0.0, 1.04 * self.most or 1.0)})
 
 
-def _shortened(name: str) -> str:
-    """On one line, with an ellipsis for what is too long."""
-    name = printable(" ".join(name.split()))
-    if _width(name) <= LONGEST_NAME:
-        return name
-    return name[: int(np.searchsorted(np.cumsum([_width(letter) for letter in name]), LONGEST_NAME - 1))] + "…"
-
-
-def _width(text: str) -> float:
-    """About how wide a text is in a wide font, as a multiple of its size; the page decides which font it is."""
-    full = sum(unicodedata.east_asian_width(letter) in "WF" or letter in "mMW@%…" for letter in text)
-    large = sum(letter.isupper() or letter == "w" for letter in text)
-    return 0.64 * len(text) + 0.36 * full + 0.14 * large
-
-
 def _error_rows(labels: list[str], found: _Errors) -> Figure:
     """A row for each landmark: the line from before to after, and how far off it is predicted without itself."""
-    n, widest = len(labels), max(map(_width, labels), default=0.0) * TEXT / 72
+    n, widest = len(labels), max(map(text_width, labels), default=0.0) * TEXT / 72
     bold = 1.15 if found.suspect.any() else 1.0
     figure, (axes,) = _figure(0.9 + (0.22 if n <= 16 else 0.165) * n, left=0.2 + bold * widest)
     found.scale(axes, "x")
@@ -298,7 +282,7 @@ def _stages(panels: Sequence[Axes], factors: list[float]) -> None:
         for axes in panels if k % 2 else ():
             axes.axvspan(ends[k], ends[k + 1], color=FAINT, alpha=0.16, linewidth=0)
         words, middle = f"{'' if k else 'noise '}× {factor:.3g}", ends[k] + size / 2
-        half = 0.55 * _width(words) * TEXT / 72 / inches
+        half = 0.55 * text_width(words) * TEXT / 72 / inches
         if middle - half > taken:
             panels[0].text(middle, 1.03, words, transform=panels[0].get_xaxis_transform(), ha="center", fontsize=TEXT)
             taken = middle + half

@@ -3,11 +3,13 @@
 import hashlib
 import io
 import re
+import unicodedata
 import warnings
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 INK, FAINT = "#010a01", "#020b02"
@@ -76,6 +78,21 @@ def svg(figure: Figure, alt: str) -> str:
 def printable(text: str) -> str:
     """A text without what no page can hold: control characters, and halves of others, which matplotlib refuses."""
     return NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def text_width(text: str) -> float:
+    """About how wide a text is in a wide font, as a multiple of its size; the page decides which font it is."""
+    full = sum(unicodedata.east_asian_width(letter) in "WF" or letter in "mMW@%…" for letter in text)
+    large = sum(letter.isupper() or letter == "w" for letter in text)
+    return 0.64 * len(text) + 0.36 * full + 0.14 * large
+
+
+def shortened(name: str, widest: float) -> str:
+    """On one line, with an ellipsis for what is too long."""
+    name = printable(" ".join(name.split()))
+    if text_width(name) <= widest:
+        return name
+    return name[: int(np.searchsorted(np.cumsum([text_width(letter) for letter in name]), widest - 1))] + "…"
 
 
 def _local(name: str) -> str:

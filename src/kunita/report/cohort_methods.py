@@ -6,8 +6,8 @@ from typing import Any
 import kunita
 from kunita.cohort.study_findings import Learning
 from kunita.cohort.study_tables import MethodRow
+from kunita.kernels import describe_kernel
 from kunita.prior import Prior
-from kunita.registration import describe_kernel
 from kunita.report.cohort_tables import between, percent
 from kunita.report.methods import MODELS
 

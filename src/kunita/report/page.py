@@ -11,10 +11,11 @@ import numpy as np
 
 import kunita
 from kunita.errors import InverseError
+from kunita.kernels import describe_kernel
 from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows
-from kunita.registration import Registration, describe_kernel
+from kunita.registration import Registration
 from kunita.report.answer import answer, mm
 from kunita.report.drawings import drawings
 from kunita.report.files import result_files
