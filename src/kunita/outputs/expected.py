@@ -40,11 +40,12 @@ def expected_in_hull(reg: Registration) -> Expected:
 
 def expected_in_labels(reg: Registration, labels: Image) -> Expected | None:
     """Over the labels' voxels, or some of them; None where there are none."""
-    voxels = np.argwhere(labels.data != 0)
-    if not len(voxels):
+    inside = np.flatnonzero(labels.data)
+    if not len(inside):
         return None
-    some = np.random.default_rng(0).permutation(len(voxels))[:MOST_PLACES]
-    return _expected(reg, labels.grid.world(voxels[np.sort(some)]))
+    some = inside[np.random.default_rng(0).permutation(len(inside))[:MOST_PLACES]]
+    voxels = np.stack(np.unravel_index(np.sort(some), labels.grid.shape), axis=1)
+    return _expected(reg, labels.grid.world(voxels))
 
 
 def _expected(reg: Registration, points: np.ndarray) -> Expected:
