@@ -20,7 +20,7 @@ from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.registration_files import load
 from kunita.io.result_folder import RECORD, REPORT, SUMMARY
 from kunita.io.summary_files import write_json
-from kunita.io.writing import check_writable
+from kunita.io.writing import check_writable, complete
 from kunita.outputs.labels import label_values
 from kunita.registration import Registration
 
@@ -35,6 +35,7 @@ def demo(args: Namespace) -> int:
     case_folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         check_writable(case_folder / name, overwrite=args.overwrite)
+    check_writable(args.out / REPORT, overwrite=args.overwrite)
     console.note("making a brain-shift case: MRI, ultrasound, 30 landmarks, a tumour")
     return run(brain_shift(args.seed), args, console)
 
@@ -50,7 +51,8 @@ def run(case: BrainShift, args: Namespace, console: Console) -> int:
     status = register(parser().parse_args([*command, *silent, *(["--overwrite"] if args.overwrite else [])]))
     truth = against_truth(case, load(result / RECORD), args.seed)
     write_json(args.out / "truth.json", dataclasses.asdict(truth), overwrite=True)
-    shutil.copyfile(result / REPORT, args.out / REPORT)
+    with complete(args.out / REPORT, overwrite=args.overwrite) as partial:
+        shutil.copyfile(result / REPORT, partial)
     summary = json.loads((result / SUMMARY).read_text(encoding="utf-8"))
     console.answer("\n".join(_lines(truth, summary, args.out)), {**dataclasses.asdict(truth), "summary": summary})
     return status

@@ -4,6 +4,7 @@ import hashlib
 import json
 
 import numpy as np
+import pytest
 
 import kunita
 from kunita.io.provenance import fingerprint, provenance, unchanged
@@ -27,6 +28,16 @@ def test_a_folder_has_one_that_any_change_changes(tmp_path):
     assert before["bytes"] == 2
     assert unchanged(before)
     (folder / "a").rename(folder / "c")
+    assert not unchanged(before)
+
+
+@pytest.mark.parametrize(("named", "other"), [("a.mhd", "a.raw"), ("a.hdr", "a.img"), ("a.img", "a.hdr")])
+def test_an_image_in_two_files_changes_with_either(tmp_path, named, other):
+    for name in (named, other):
+        (tmp_path / name).write_bytes(b"1")
+    before = fingerprint(tmp_path / named)
+    assert before["bytes"] == 2
+    (tmp_path / other).write_bytes(b"2")
     assert not unchanged(before)
 
 

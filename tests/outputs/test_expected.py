@@ -31,7 +31,7 @@ def test_a_label_far_away_is_worse_than_the_hull_and_an_extrapolation():
     labels = kunita.Image(np.ones((4, 4, 4), np.uint8), affine)
     found = expected_in_labels(reg, labels)
     assert found.extrapolating == 1
-    assert found.places == 64
+    assert found.places == 64 + 56  # anywhere, and on the border
     assert found.median_radius95_mm > expected_in_hull(reg).median_radius95_mm
 
 
@@ -45,6 +45,17 @@ def test_a_label_of_one_voxel_is_that_point():
     found = expected_in_labels(reg, labels)
     radius = reg.posterior.predict(labels.grid.world(np.array([[2.0, 3.0, 1.0]]))).radius(0.95)[0]
     assert found.median_radius95_mm == found.worst_radius95_mm == pytest.approx(radius, rel=1e-6)
+
+
+def test_the_worst_place_of_a_large_label_is_on_its_border():
+    """Far from the landmarks in one corner: hardly any of the voxels that are drawn at random is there."""
+    reg = registered(3)
+    affine = np.eye(4)
+    affine[:3, 3] = reg.moving.points.mean(axis=0)
+    labels = kunita.Image(np.ones((40, 40, 40), np.uint8), affine)
+    corners = labels.grid.world(np.argwhere(np.ones((2, 2, 2))) * 39.0)
+    worst = reg.posterior.predict(corners).radius(0.95).max()
+    assert expected_in_labels(reg, labels).worst_radius95_mm > 0.93 * worst
 
 
 def test_no_label_is_nothing_to_expect():

@@ -3,11 +3,13 @@
 import shutil
 
 import jax
+import numpy as np
 import pytest
 
 import kunita
 from cli.cases import KERNEL, kunita_command, landmarks, write_case, write_flat_case
 from kunita.io.landmark_files.files import write_landmarks
+from problems import rotation_near_identity
 
 HOSTILE = ("<script>alert(1)</script>", "</script><b>bold</b>", "a & b \"quoted\" 'twice'", "$x_1$ {{ 7 * 7 }}")
 
@@ -36,8 +38,20 @@ def case(tmp_path_factory):
     write_case(folder)
     for side, points in zip(("moving", "fixed"), landmarks(), strict=True):
         write_landmarks(folder / f"{side}.mrk.json", named(points.points, points.names), overwrite=True)
+    for name in ("moving", "fixed", "labels"):
+        image = kunita.read_image(folder / f"{name}.nii.gz")
+        kunita.write_image(folder / f"{name}.nii.gz", kunita.Image(image.data, oblique(image.grid)), overwrite=True)
     write_flat_case(folder)
     return folder
+
+
+def oblique(grid):
+    """The affine of a grid that is turned about its middle, as scanners' are."""
+    turn, middle = rotation_near_identity(3), grid.world((np.array(grid.shape) - 1) / 2)
+    affine = grid.affine.copy()
+    affine[:3, :3] = turn @ affine[:3, :3]
+    affine[:3, 3] = middle - affine[:3, :3] @ ((np.array(grid.shape) - 1) / 2)
+    return affine
 
 
 def registered(case, out, *options):
@@ -62,7 +76,8 @@ def flat_result(case, tmp_path_factory):
     """Landmarks and colour pictures in 2-D."""
     return registered(
         case, tmp_path_factory.mktemp("flat") / "result", case / "moving.csv", case / "fixed.csv",
-        "--moving-image", case / "moving.png", "--fixed-image", case / "fixed.png", "--frame", "IMAGE",
+        "--moving-image", case / "moving.png", "--fixed-image", case / "fixed.png", "--labels", case / "labels.png",
+        "--frame", "IMAGE",
     )  # fmt: skip
 
 
@@ -85,3 +100,20 @@ def browser():
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield running
         running.close()
+
+
+@pytest.fixture(scope="session")
+def cohort_result(tmp_path_factory):
+    """Leave-one-out over three small cases, in closed form."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    folder = tmp_path_factory.mktemp("cohort")
+    rng, rows = np.random.default_rng(0), ["case\tmoving\tfixed"]
+    for k, name in enumerate(("first", HOSTILE[0], "third")):
+        moving, fixed = (points.points + 0.3 * rng.normal(size=(16, 3)) for points in landmarks())
+        for side, points in (("moving", moving), ("fixed", fixed)):
+            write_landmarks(folder / f"{k}_{side}.mrk.json", named(points, landmarks()[0].names))
+        rows.append(f"{name}\t{k}_moving.mrk.json\t{k}_fixed.mrk.json")
+    (folder / "cases.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    ended = kunita_command("loo", folder / "cases.tsv", "--out", folder / "left_out", "--fast", "--quiet")
+    assert ended.status == 0, ended.err
+    return folder / "left_out"

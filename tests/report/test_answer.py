@@ -1,13 +1,14 @@
 """What stands at the top: judgements that follow from the numbers, in words."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
 
 from kunita.outputs.summary import LandmarkRows
-from kunita.report.answer import answer, calibration_badge, mm, solver_badge, suspects_badge
+from kunita.report.answer import answer, calibration_badge, mean_distance, mm, solver_badge, suspects_badge
 
 
 def rows(squared, suspects=()):
@@ -72,12 +73,42 @@ def test_a_solver_that_failed_and_a_map_that_folds_are_bad_news():
 
 def test_suspects_are_named_once_with_their_reason():
     told = answer(
-        document(suspects=["p3"], warnings=["suspect: 'p3' looks exchanged", "the length scale is a guess"]),
+        document(suspects=["p3"], warnings=["suspect: p3: exchanged?", "the length scale is a guess"]),
         rows(drawn(30, 1.0), ("p3",)),
+        {"suspect: p3: exchanged?"},
     )
     assert suspects_badge(document(suspects=["p3"])).text == "Check first: p3."
     texts = [(remark.kind, remark.text) for remark in told.remarks]
     assert texts == [("suspect", "p3: exchanged with q"), ("warning", "the length scale is a guess")]
+
+
+def test_a_warning_that_only_holds_a_suspect_s_name_is_kept():
+    """A landmark may be called p; no remark on mirrors may get lost for that."""
+    mirror = "suspect: the fixed landmarks look like a mirror image"
+    told = answer(document(suspects=["p3"], warnings=[mirror]), rows(drawn(30, 1.0), ("p3",)), {"suspect: p: …"})
+    assert [remark.text for remark in told.remarks][-1] == mirror.removeprefix("suspect: ")
+
+
+@pytest.mark.parametrize("n", range(8, 60))
+def test_the_badge_never_contradicts_its_sentence(n):
+    """What is said to be too few for chance is called too sure, and nothing else is for that reason."""
+    for outside in range(min(n, 12)):
+        # half of those inside are within their 50 % region, so that only the 95 % regions speak
+        squared = np.r_[np.full(outside, 100.0), np.tile([1.0, 4.0], n)[: n - outside]]
+        badge = calibration_badge(rows(squared))
+        least = int(re.search(r"fewer than (\d+)", badge.text)[1])
+        assert (badge.word == "too sure") == (n - outside < least), (n, outside)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_mean_distance_of_an_error_is_that_of_many(d):
+    draws = np.linalg.norm(np.random.default_rng(0).normal(0, 1.7, (200_000, d)), axis=1)
+    assert mean_distance(1.7, d) == pytest.approx(draws.mean(), rel=0.005)
+
+
+def test_numbers_that_are_not_are_no_crash():
+    told = answer(document(min_jacobian=None, residual_mm=None, noise_mm=None, expected=None), rows(drawn(30, 1.0)))
+    assert told.badges[0].kind == "doubt"
 
 
 def test_many_suspects_of_one_kind_are_one_sentence():

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import kunita
+from kunita.outputs.targets import remoteness
 from report.conftest import HOSTILE
 
 KINDS = ("volume_result", "flat_result", "bare_result")
@@ -108,20 +109,21 @@ def test_a_place_shows_what_the_posterior_says(visit, folder):
         assert visit.number("radius") == pytest.approx(there.radius(0.95)[0], abs=WITHIN)
 
 
-def test_a_click_on_a_voxel_shows_what_the_posterior_says(browser, volume_result):
-    """On the axial plane, whose place on the canvas NiiVue itself tells."""
+@pytest.mark.parametrize("dots", [1, 2])
+def test_a_click_on_a_voxel_shows_what_the_posterior_says(browser, volume_result, dots):
+    """On the axial plane, whose place on the canvas NiiVue itself tells; the image is oblique, as scanners' are."""
     reg, image = (
         kunita.load(volume_result / "registration.h5"),
         kunita.read_image(volume_result / "uncertainty_std.nii.gz"),
     )
-    with visited(browser, volume_result) as visit:
+    with visited(browser, volume_result, device_scale_factor=dots) as visit:
         visit.page.select_option("#layout", "axial")
         visit.go_to(image.grid.world(np.array([9.0, 8.0, 7.0])))
         x, y = visit.page.evaluate("""async () => {
             const { nv } = await kunita.ready, [x, y] = nv.frac2canvasPos(nv.scene.crosshairPos);
             return [x / nv.uiData.dpr, y / nv.uiData.dpr]; }""")
         box = visit.page.locator("#canvas").bounding_box()
-        visit.go_to(image.grid.world(np.array([3.0, 3.0, 7.0])))
+        visit.go_to(image.grid.world(np.array([9.0, 8.0, 7.0])) + [8.0, -8.0, 0.0])  # away, on the same plane
         visit.page.mouse.click(box["x"] + x, box["y"] + y)
         clicked = visit.place("fixed")
         assert clicked == pytest.approx(image.grid.world(np.array([9.0, 8.0, 7.0])), abs=0.3)  # to a pixel
@@ -161,8 +163,8 @@ def test_opacity_and_flicker_show_the_warped_image(browser, kind, request):
         page.locator("#warped").fill("0")
         assert np.abs(picture(page, stage) - fixed).mean() < 0.5
         page.click("#flicker")
-        seen = {page.locator("#warped").input_value() for _ in range(8) if page.wait_for_timeout(250) is None}
-        assert seen == {"0", "100"}
+        for value in ("100", "0", "100"):
+            page.wait_for_function("(value) => document.getElementById('warped').value === value", arg=value)
         page.click("#flicker")
         assert page.locator("#flicker").get_attribute("aria-pressed") == "false"
 
@@ -211,6 +213,20 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(visit, folder):
         reached |= {found[0], found[1].lower()}
     assert {"theme", "colours", "a", "button", "input"} <= reached
     assert reached & {"canvas", "svg"}
+
+
+@pytest.mark.parametrize(("layout", "right", "up", "across"), [("axial", 0, 1, 2), ("coronal", 0, 2, 1),
+                                                               ("sagittal", 1, 2, 0)])  # fmt: skip
+def test_arrow_keys_go_where_they_point_on_every_plane(browser, volume_result, layout, right, up, across):
+    with visited(browser, volume_result) as visit:
+        visit.page.select_option("#layout", layout)
+        visit.page.locator("#canvas").focus()
+        for key, axis in (("ArrowRight", right), ("ArrowUp", up), ("PageUp", across)):
+            before = visit.place("fixed")
+            visit.page.keyboard.press(key)
+            moved = visit.place("fixed") - before
+            assert moved[axis] > 1
+            assert np.abs(np.delete(moved, axis)).max() < 0.02
 
 
 def test_arrow_keys_move_the_place(visit, folder):
@@ -264,6 +280,32 @@ def contrast(page, selector):
     return (high + 0.05) / (low + 0.05)
 
 
+def test_a_place_that_the_tables_call_an_extrapolation_is_called_one_here_too(visit, folder):
+    reg = kunita.load(folder / "registration.h5")
+    rng, told = np.random.default_rng(0), 0
+    marked, d = reg.moving.points, reg.moving.dimension
+    for moving in marked.mean(axis=0) + rng.normal(0, 1, (12, d)) * np.ptp(marked, axis=0):
+        visit.go_to(reg.posterior.predict(moving[None]).mean[0])
+        text = visit.page.inner_text("#here")
+        if "outside\n" in text:  # of the grid
+            continue
+        far = remoteness(reg, moving[None])
+        clear = abs(far.outside_mm[0] - 12.5) > 2 and abs(far.nearest_mm[0] - 25) > 0.1  # a corner counts for less
+        if clear:
+            assert ("rests on the prior" in text) == bool(far.extrapolates[0]), (moving, text)
+            told += 1
+    assert told > 2
+
+
+def test_outlines_of_a_label_are_drawn_in_2d_and_can_be_hidden(browser, flat_result):
+    with visited(browser, flat_result) as visit:
+        outlines = visit.page.locator(".stage .outline")
+        assert outlines.count() == 3
+        assert outlines.nth(1).is_visible()
+        visit.page.uncheck("#show-outlines")
+        assert not outlines.nth(1).is_visible()
+
+
 def test_commands_are_copied(browser, volume_result):
     with visited(browser, volume_result, permissions=["clipboard-read", "clipboard-write"]) as visit:
         page = visit.page
@@ -279,3 +321,27 @@ def test_figures_have_words_for_those_who_cannot_see_them(visit, folder):
     assert len(labels) >= 6
     assert all(len(label) > 10 for label in labels)
     assert visit.page.locator("figure").count() >= 6
+
+
+def test_the_page_of_a_cohort_opens_and_its_links_open_their_cases(browser, cohort_result):
+    with contextlib.ExitStack() as stack:
+        context = browser.new_context(viewport={"width": 390, "height": 800}, offline=True)
+        stack.callback(context.close)
+        page, complaints, requests = context.new_page(), [], []
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto((cohort_result / "report.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        for title in ("Best case", "Worst case"):
+            link = page.locator(".tile", has_text=title).locator("a")
+            link.click()
+            section = page.locator(link.get_attribute("href"))
+            assert (
+                section.evaluate("(e) => (e.closest('details') || e.querySelector('details') || e).open") is not False
+            )
+            assert section.locator("table").first.is_visible()
+        page.locator("table.sortable").first.locator("thead button").nth(1).click()
+        assert page.locator("th[aria-sort=ascending]").count() == 1
+        assert complaints == []
+        assert len(requests) == 1

@@ -17,6 +17,8 @@ from kunita.outputs.layers import Layers
 from kunita.outputs.maps import maps
 from kunita.outputs.summary import landmark_rows, summary
 from kunita.report import look
+from kunita.report.files import result_files
+from kunita.report.methods import methods
 from kunita.report.page import Subject, page
 from problems import registered
 from report.conftest import HOSTILE
@@ -69,7 +71,7 @@ def test_every_figure_is_there(text):
 
 
 def test_slices_are_there_if_there_are_images(volume_result, bare_result):
-    there, not_there = ((folder / "report.html").read_text() for folder in (volume_result, bare_result))
+    there, not_there = ((folder / "report.html").read_text(encoding="utf-8") for folder in (volume_result, bare_result))
     assert 'id="figure-slices"' in there
     assert 'id="figure-slices"' not in not_there
 
@@ -91,19 +93,63 @@ def test_inputs_are_named_with_their_checksums_and_no_folder_of_the_user_s(volum
     for name in ("moving.mrk.json", "fixed.mrk.json", "moving.nii.gz", "fixed.nii.gz", "labels.nii.gz", "targets.csv"):
         assert name in table
         assert hashlib.sha256((case / name).read_bytes()).hexdigest() in table
-    assert str(case) not in table
+    assert str(case) not in text
 
 
 def test_every_file_of_the_result_is_explained(volume_result):
     text = (volume_result / "report.html").read_text(encoding="utf-8")
-    for name in json.loads((volume_result / "summary.json").read_text())["files"]:
+    for name in json.loads((volume_result / "summary.json").read_text(encoding="utf-8"))["files"]:
         assert f"<code>{name}</code>" in text, name
 
 
 def test_the_same_result_gives_the_same_page(bare_result, tmp_path):
     out = tmp_path / "again.html"
     assert kunita_command("report", bare_result, "--out", out).status == 0
-    assert out.read_text() == (bare_result / "report.html").read_text()
+    assert out.read_text(encoding="utf-8") == (bare_result / "report.html").read_text(encoding="utf-8")
+
+
+def test_numbers_that_are_not_are_no_crash():
+    """A fit that went wrong has no numbers, and still a page."""
+    none = dict.fromkeys(("min_jacobian", "residual_mm", "noise_mm", "initial_error_mm", "fre_mm", "loo"))
+    assert "not a number" in page(subject_of(registered(3), **none, expected=None))
+
+
+def test_no_command_overwrites_a_file_of_the_result(volume_result):
+    names = json.loads((volume_result / "summary.json").read_text(encoding="utf-8"))["files"]
+    for file in result_files([(name, name) for name in names], 3):
+        for way in file.openings:
+            written = re.findall(r"(?:-o|--out) (\S+)", way.command)
+            assert not set(written) & set(names), way.command
+
+
+@pytest.mark.parametrize(("dimension", "form"), [(2, "h5"), (3, "h5"), (3, "nii.gz"), (3, "nrrd")])
+def test_every_transform_has_a_command(dimension, form):
+    (file,) = result_files([(f"forward_xfm.{form}", f"sub-01_forward_xfm.{form}")], dimension)
+    assert file.openings
+    assert all("sub-01_forward_xfm" in way.command for way in file.openings)
+
+
+def test_python_commands_run_as_they_are(volume_result, monkeypatch):
+    monkeypatch.chdir(volume_result)
+    names = json.loads((volume_result / "summary.json").read_text(encoding="utf-8"))["files"]
+    tried = 0
+    for file in result_files([(name, name) for name in names], 3):
+        for way in file.openings:
+            if way.program in ("SimpleITK (Python)", "Kunita (Python)") and "MOVING" not in way.command:
+                exec(way.command, {})
+                tried += 1
+    assert tried > 5
+
+
+@pytest.mark.parametrize("model", ["endpoint", "pathwise", "small"])
+@pytest.mark.parametrize("robust", [False, True])
+def test_the_methods_say_what_was_done(model, robust):
+    document = {**summary_document(summary(registered(3), landmark_rows(registered(3)))), "model": model}
+    text = methods({**document, "robust": robust})
+    assert ("flow of diffeomorphisms" in text) == (model != "small")
+    assert ("Student's t" in text) == robust
+    assert f"{document['n_landmarks']} pairs" in text
+    assert not re.search(r"\bNone\b|\{|\bnan\b", text)
 
 
 def subject_of(reg, grid=None, layers=None, **changed):

@@ -1,13 +1,15 @@
 """Planes as SVG: world and page agree, ellipses hold what they should, and the drawing is well-formed."""
 
+import re
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from kunita.data.image import Grid
 from kunita.outputs.maps import maps
 from kunita.outputs.summary import landmark_rows
-from kunita.report.planes import Colours, box_around, box_grid, plane_svg, views
+from kunita.report.planes import Colours, box_around, box_grid, outline_path, plane_svg, views
 from kunita.report.readout import readout
 from problems import registered
 
@@ -62,6 +64,16 @@ def test_a_plane_is_well_formed_and_has_every_landmark(d):
         np.testing.assert_allclose(places, view.flat(rows.fixed), rtol=1e-4, atol=1e-3)
         low_x, low_y, width, height = map(float, root.get("viewBox").split())
         assert np.all((places >= [low_x, low_y]) & (places <= [low_x + width, low_y + height]))
+
+
+def test_an_outline_is_where_the_probability_reaches_the_level():
+    """A cone over the plane: circles about its middle."""
+    grid = Grid((61, 51), np.array([[0.5, 0.0, -3.0], [0.0, 0.7, 4.0], [0.0, 0.0, 1.0]]))
+    index = np.stack(np.meshgrid(np.arange(61), np.arange(51), indexing="ij"), axis=-1)
+    middle = np.array([12.0, 20.0])
+    probability = 1 - np.linalg.norm(grid.world(index) - middle, axis=-1) / 12
+    numbers = np.array([float(x) for x in re.findall(r"-?[\d.]+(?:e-?\d+)?", outline_path(probability, grid, 0.5))])
+    np.testing.assert_allclose(np.linalg.norm(numbers.reshape(-1, 2) - middle, axis=1), 6.0, atol=0.05)
 
 
 @pytest.mark.parametrize("points", [np.zeros((1, 3)), np.array([[0.0, 0, 0], [5.0, 0, 0]]), np.zeros((3, 2))])

@@ -8,8 +8,8 @@ import pytest
 
 from kunita.data.image import Grid, Image
 from kunita.outputs.layers import Layers
-from kunita.outputs.maps import maps
-from kunita.report.volumes import BORDERS, coarse, grey_window, outlined, scale_top, volumes
+from kunita.outputs.maps import maps, summarise
+from kunita.report.volumes import BORDERS, coarse, grey_window, outlined, scale_top, spanning, volumes
 from problems import grid_around, registered
 
 
@@ -50,6 +50,15 @@ def test_colours_are_averaged_each_by_itself():
         np.testing.assert_allclose(blocks.averaged(data)[..., c], blocks.averaged(data[..., c]))
 
 
+@pytest.mark.parametrize("shape", [(64, 64, 64), (300, 10, 90), (1, 40, 40), (2, 3, 4)])
+def test_a_spanning_lattice_goes_from_the_first_voxel_to_the_last(shape):
+    grid = Grid(shape, np.diag([-0.5, 0.7, 2.0, 1.0]))
+    lattice, affine = spanning(grid, 5000)
+    assert np.prod([len(axis) for axis in lattice]) <= 5000
+    last = np.array([len(axis) - 1 for axis in lattice])
+    np.testing.assert_allclose(affine[:3, :3] @ last + affine[:3, 3], grid.world(np.array(shape) - 1.0))
+
+
 @pytest.mark.grids
 def test_the_volumes_are_nifti_on_the_fixed_grid_with_the_values_they_show():
     reg, grid = registered(3), grid_around(np.eye(3))
@@ -64,13 +73,13 @@ def test_the_volumes_are_nifti_on_the_fixed_grid_with_the_values_they_show():
     low, high = grey_window(data)
     step = (high - low) / 255
     np.testing.assert_allclose(opened(made["fixed"]).get_fdata(), np.clip(data, low, high), atol=step)
-    radius = opened(made["radius"])
-    top = made["radius"].top
-    whole = tuple(np.arange(n, dtype=float) for n in grid.shape)
-    exact = np.clip(found.on(whole, "radius"), 0, top)
-    if radius.shape == grid.shape:
-        np.testing.assert_allclose(radius.get_fdata(), exact, atol=top / 255)
-    np.testing.assert_allclose(radius.get_fdata().mean(), exact.mean(), rtol=0.05)
+    radius, top = opened(made["radius"]), made["radius"].top
+    index = np.stack(np.meshgrid(*map(np.arange, radius.shape), indexing="ij"), axis=-1).reshape(-1, 3)
+    places = grid.index(Grid(radius.shape, radius.affine).world(index))
+    assert places.min() > -1e-3
+    assert np.all(places.max(axis=0) > np.array(grid.shape) - 1.001)  # from the first voxels to the last
+    exact = summarise("radius", found.field.at(places)[:, 3:9]).reshape(radius.shape)
+    np.testing.assert_allclose(radius.get_fdata(), np.clip(exact, 0, top), atol=top / 255)
 
 
 def test_outlines_are_just_inside_each_border_and_say_which():

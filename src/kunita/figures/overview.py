@@ -17,6 +17,9 @@ from kunita.outputs.summary import LandmarkRows
 NEAR_MM = 4.0
 """Landmarks within this distance of a plane are drawn on it."""
 
+OVERLAY = 0.6
+"""How much of the image below is covered by a map."""
+
 BORDERS = (0.05, 0.5, 0.95)
 """The label's outline: where it almost surely begins, where it probably is, where it almost surely is."""
 
@@ -42,12 +45,13 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A column of the figure: what it shows on a plane, and in which colours."""
+    """A column of the figure: what it shows on a plane, in which colours, and over which image, if over any."""
 
     title: str
     data: np.ndarray
     colours: str
     top: float | None = None
+    below: np.ndarray | None = None
 
 
 @themed
@@ -102,7 +106,8 @@ def _lattice(grid: Grid, view: View, centre: np.ndarray) -> Lattice:
 def _layers(found: Maps, layers: Layers, lattice: Lattice, top: float) -> list[Layer]:
     images = (("fixed image", layers.fixed), ("moving image, warped", layers.warped))
     shown = [Layer(title, _cut(image.data, lattice), "gray") for title, image in images if image is not None]
-    return [*shown, Layer("95 % radius (mm)", found.on(lattice, "radius"), "viridis", top)]
+    below = None if layers.fixed is None else _cut(layers.fixed.data, lattice)
+    return [*shown, Layer("95 % radius (mm)", found.on(lattice, "radius"), "viridis", top, below)]
 
 
 def _cut(data: np.ndarray, lattice: Lattice) -> np.ndarray:
@@ -113,9 +118,12 @@ def draw_layer(axes: Any, layer: Layer, view: View, grid: Grid) -> Any:
     """A plane with up above and x growing to the right, its sides lettered."""
     aspect = float(grid.spacing[view.up] / grid.spacing[view.right])
     low = 0.0 if layer.top else None
+    if layer.below is not None:
+        axes.imshow(view.flat(layer.below), cmap="gray", origin="lower", aspect=aspect)
     drawn = axes.imshow(
-        view.flat(layer.data), cmap=layer.colours, origin="lower", vmin=low, vmax=layer.top, aspect=aspect
-    )
+        view.flat(layer.data), cmap=layer.colours, origin="lower", vmin=low, vmax=layer.top, aspect=aspect,
+        alpha=None if layer.below is None else OVERLAY,
+    )  # fmt: skip
     axes.set_title(f"{layer.title}, {view.title}" if view.title else layer.title, fontsize=10)
     axes.set_xticks([])
     axes.set_yticks([])

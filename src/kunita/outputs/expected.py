@@ -39,13 +39,36 @@ def expected_in_hull(reg: Registration) -> Expected:
 
 
 def expected_in_labels(reg: Registration, labels: Image) -> Expected | None:
-    """Over the labels' voxels, or some of them; None where there are none."""
-    inside = np.flatnonzero(labels.data)
-    if not len(inside):
+    """Over the labels' voxels, or some of them; the worst on their border too, where it mostly is; None without any."""
+    inside = labels.data != 0
+    if not inside.any():
         return None
-    some = inside[np.random.default_rng(0).permutation(len(inside))[:MOST_PLACES]]
-    voxels = np.stack(np.unravel_index(np.sort(some), labels.grid.shape), axis=1)
-    return _expected(reg, labels.grid.world(voxels))
+    anywhere, border = (labels.grid.world(_some_voxels(mask)) for mask in (inside, _border(inside)))
+    found = _expected(reg, anywhere)
+    worst = float(reg.evaluation.predict(border).radius(LEVEL).max())
+    return dataclasses.replace(
+        found, worst_radius95_mm=max(worst, found.worst_radius95_mm), places=len(anywhere) + len(border)
+    )
+
+
+def _some_voxels(mask: np.ndarray) -> np.ndarray:
+    """(m, d) indices of the voxels of a mask, or of some of them, chosen at random."""
+    places = np.flatnonzero(mask)
+    some = places[np.random.default_rng(0).permutation(len(places))[:MOST_PLACES]]
+    return np.stack(np.unravel_index(np.sort(some), mask.shape), axis=1)
+
+
+def _border(inside: np.ndarray) -> np.ndarray:
+    """The voxels of a mask that have a neighbour outside of it; the image's end is outside."""
+    padded = np.pad(inside, 1)
+    whole = inside.copy()
+    for axis in range(inside.ndim):
+        for shift in (0, 2):
+            window = tuple(
+                slice(shift, shift + n) if a == axis else slice(1, n + 1) for a, n in enumerate(inside.shape)
+            )
+            whole &= padded[window]
+    return inside & ~whole
 
 
 def _expected(reg: Registration, points: np.ndarray) -> Expected:

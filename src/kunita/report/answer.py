@@ -1,10 +1,11 @@
 """The answer, at the top of a page: how good is this registration, what to expect of it, and what to look at twice."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import gamma
 from scipy.stats import binom
 
 from kunita import scores
@@ -57,10 +58,10 @@ class Answer:
     remarks: tuple[Remark, ...]
 
 
-def answer(document: Any, rows: LandmarkRows) -> Answer:
-    """From the summary of a registration and its landmarks."""
+def answer(document: Any, rows: LandmarkRows, doubts: Collection[str] = ()) -> Answer:
+    """From the summary of a registration and its landmarks; `doubts` are warnings that the suspects repeat."""
     badges = (solver_badge(document), calibration_badge(rows), suspects_badge(document))
-    return Answer(tuple(_tiles(document)), badges, tuple(_remarks(document, rows)))
+    return Answer(tuple(_tiles(document, rows.fixed.shape[1])), badges, tuple(_remarks(document, rows, doubts)))
 
 
 def mm(number: float | None) -> str:
@@ -71,7 +72,7 @@ def mm(number: float | None) -> str:
     return f"{number:.{digits}f}"
 
 
-def _tiles(document: Any) -> Iterator[Tile]:
+def _tiles(document: Any, dimension: int) -> Iterator[Tile]:
     before, after, loo = document["initial_error_mm"], document["residual_mm"], document["loo"]
     count = _count(document["n_landmarks"], "landmark")
     yield Tile(
@@ -79,8 +80,9 @@ def _tiles(document: Any) -> Iterator[Tile]:
         f"Mean distance of {count}. A small number after says that they fit, not that the rest is right.",
     )  # fmt: skip
     if loo is not None:
-        text = f"Mean error of each landmark, predicted from the others; {mm(document['noise_mm'])} mm of it per axis "
-        yield Tile("Left out", f"{mm(loo['error_mm'])} mm", text + "is how well they were marked.")
+        marking = mean_distance(document["noise_mm"], dimension)
+        text = f"Mean error of each landmark, predicted from the others. Marking alone would give {mm(marking)} mm."
+        yield Tile("Left out", f"{mm(loo['error_mm'])} mm", text)
     expected = document.get("expected") or {}
     for key, place in (("hull", "between the landmarks"), ("label", "inside the label")):
         found = expected.get(key)
@@ -92,6 +94,11 @@ def _tiles(document: Any) -> Iterator[Tile]:
             )  # fmt: skip
 
 
+def mean_distance(sd: float | None, dimension: int) -> float | None:
+    """The mean length √2 Γ((d+1)/2)/Γ(d/2) σ of a Gaussian error of standard deviation σ along each axis."""
+    return None if sd is None else float(sd * np.sqrt(2) * gamma((dimension + 1) / 2) / gamma(dimension / 2))
+
+
 def _where(key: str) -> str:
     return "inside their convex hull" if key == "hull" else "over its voxels"
 
@@ -101,17 +108,20 @@ def solver_badge(document: Any) -> Badge:
     if not document["converged"]:
         return Badge("bad", "not converged", "The solver did not converge: do not rely on this registration.")
     least = document["min_jacobian"]
-    if least is not None and least <= 0:
+    if least is None:
+        return Badge("doubt", "converged", "The solver converged, but the Jacobian is not a number everywhere.")
+    if least <= 0:
         return Badge("bad", "folds", f"The smallest Jacobian determinant is {least:.2g}: the map folds.")
-    text = f"The solver converged; the smallest Jacobian determinant is {least:.2f}, so nothing folds."
+    text = f"The solver converged. No fold was found: the smallest Jacobian determinant is {least:.2f}."
     return Badge("good", "converged", text)
 
 
 def calibration_badge(rows: LandmarkRows) -> Badge:
     """Whether landmarks that were left out fell inside their regions as often as these promise.
 
-    Coverage of n honest regions of probability p is binomial; what that would do once in a hundred times, or less,
-    counts against them. (Left-out predictions of one case are not quite independent: it is a rule, not a test.)
+    Coverage of n honest regions of probability p is binomial; a count that is so small, or so large, once in a hundred
+    times or less counts against them. (Left-out predictions of one case are not quite independent, and three counts
+    are looked at: it is a rule, not a test.)
     """
     known = np.isfinite(rows.loo_chi2)
     n, d = int(known.sum()), rows.fixed.shape[1]
@@ -119,14 +129,17 @@ def calibration_badge(rows: LandmarkRows) -> Badge:
         text = f"Too few landmarks to test the uncertainty: {_count(n, 'of them was', 'of them were')} left out."
         return Badge("unknown", "calibration untested", text)
     half, most = (int(k) for k in scores.covered(scores.pit(rows.loo_chi2[known], d), (0.5, 0.95)).sum(axis=0))
-    low, high = (int(k) for k in binom.interval(0.95, n, 0.95))
+    low = int(binom.ppf(RARE, n, 0.95))
     text = (
         f"{most} of {n} landmarks that were left out lie inside their 95 % region "
-        f"(expected {0.95 * n:.0f}; {low} to {high} by chance)."
+        f"(expected {0.95 * n:.0f}; fewer than {low} would be too few for chance)."
     )
-    if binom.cdf(most, n, 0.95) < RARE or binom.cdf(half, n, 0.5) < RARE:
+    if most < low:
         return Badge("bad", "too sure", f"{text} The uncertainty is too small.")
-    if binom.sf(half - 1, n, 0.5) < RARE:
+    if half < binom.ppf(RARE, n, 0.5):
+        share = f"Only {half} lie inside their 50 % region"
+        return Badge("bad", "too sure", f"{text} {share}: the uncertainty is too small.")
+    if half > binom.isf(RARE, n, 0.5):
         share = f"{half} lie inside their 50 % region already"
         return Badge("doubt", "cautious", f"{text} {share}: the uncertainty is larger than it need be.")
     return Badge("good", "calibrated", text)
@@ -140,17 +153,16 @@ def suspects_badge(document: Any) -> Badge:
     return Badge("bad", _count(len(names), "suspect"), f"Check first: {_listed(names)}.")
 
 
-def _remarks(document: Any, rows: LandmarkRows) -> Iterator[Remark]:
+def _remarks(document: Any, rows: LandmarkRows, doubts: Collection[str]) -> Iterator[Remark]:
     """One sentence each; suspects by name, with the reason."""
     reasons: dict[str, list[str]] = {}
     for name, bad, why in zip(rows.names, rows.suspect, rows.suspicion, strict=True):
         if bad:
             reasons.setdefault(why or "disagrees with the others", []).append(name)
     yield from (Remark("suspect", f"{_listed(names)}: {why}") for why, names in reasons.items())
-    named = [name for names in reasons.values() for name in names]
     for text in document["warnings"]:
-        said = text.removeprefix("suspect: ")
-        if said == text or not any(name in text for name in named):
+        if text not in doubts:
+            said = text.removeprefix("suspect: ")
             yield Remark("suspect" if said != text else "warning", said)
     for key, place in (("hull", "landmarks' convex hull"), ("label", "label")):
         share = ((document.get("expected") or {}).get(key) or {}).get("extrapolating", 0.0)

@@ -25,7 +25,7 @@ from kunita.report.cohort_methods import prior_methods, study_methods
 from kunita.report.cohort_tables import Shown, by_error, case_table, cohort_inputs, landmark_table, method_table
 from kunita.report.drawings import Drawing
 from kunita.report.methods import citations
-from kunita.report.page import rendered
+from kunita.report.page import rendered, without_folders
 from kunita.report.tables import MOST_ROWS, Table
 
 SECTIONS = (
@@ -170,7 +170,7 @@ def _said(value: Any) -> str:
 
 def _provenance(origin: Any, facts: Sequence[tuple[str, str]], chance: str) -> Iterator[tuple[str, str]]:
     if origin.get("command"):
-        yield "command", origin["command"]
+        yield "command", without_folders(origin["command"])
     if origin.get("created"):
         yield "made", origin["created"]
     yield "software", ", ".join(f"{name} {version}" for name, version in origin["software"].items())

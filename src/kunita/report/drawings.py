@@ -78,7 +78,7 @@ def _grid(reg: Registration, rows: LandmarkRows, seen: Readout) -> Drawing:
 def _slices(found: Maps, layers: Layers, rows: LandmarkRows) -> Drawing:
     through = "the label" if layers.inside is not None else "the middle of the landmarks"
     where = f"Planes through {through}: the" if found.grid.dimension == 3 else "The"
-    caption = f"{where} fixed image, the warped one beside it, and the 95 % radius in mm."
+    caption = f"{where} fixed image, the warped one beside it, and the 95 % radius in mm over the fixed one."
     drawn = svg(overview(found, layers, rows), "planes of the fixed image, of the warped one and of the 95 % radius")
     return Drawing("slices", "Images and uncertainty", drawn, caption, wide=True)
 

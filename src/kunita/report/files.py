@@ -4,6 +4,10 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 SLICER, ANTS, SITK = "3D Slicer (Python console)", "ANTs", "SimpleITK (Python)"
+IMPORT = "import SimpleITK as sitk"
+
+MODELS = ("vtk", "vtp", "ply", "stl")
+"""Meshes that Slicer reads."""
 
 MEANINGS = {
     "registration.h5": "the complete record: everything else can be made again from it",
@@ -64,22 +68,23 @@ def _openings(usual: str, name: str, dimension: int) -> Iterator[Opening]:
     stem, _, suffix = usual.partition(".")
     if usual == "load_in_slicer.py":
         yield Opening("shell", f"Slicer --python-script {name}")
-    elif stem in ("forward_xfm", "inverse_xfm") and suffix == "h5":
+    elif stem.endswith("_xfm"):
         yield from _transform(stem, name, dimension)
-    elif suffix == "nii.gz" and not stem.endswith("_xfm"):
-        label = ', properties={"labelmap": False}' if stem == "labels_probability" else ""
-        yield Opening(SLICER, f'slicer.util.loadVolume("{name}"{label})')
-        yield Opening("ANTs (ANTsPy)", f'ants.image_read("{name}")')
-        yield Opening(SITK, f'sitk.ReadImage("{name}")')
+    elif suffix == "nii.gz":
+        yield Opening(SLICER, f'slicer.util.loadVolume("{name}")')
+        yield Opening("ANTs (ANTsPy)", f'import ants; image = ants.image_read("{name}")')
+        yield Opening(SITK, f'{IMPORT}; image = sitk.ReadImage("{name}")')
     elif suffix == "tif":
-        yield Opening(SITK, f'sitk.ReadImage("{name}")')
+        yield Opening(SITK, f'{IMPORT}; image = sitk.ReadImage("{name}")')
     elif suffix == "mrk.json":
         yield Opening(SLICER, f'slicer.util.loadMarkups("{name}")')
+    elif suffix in MODELS:
+        yield Opening(SLICER, f'slicer.util.loadModel("{name}")')
     elif usual == "registration.h5":
-        yield Opening("Kunita (Python)", f'reg = kunita.load("{name}")')
-        yield Opening("Kunita (shell)", "kunita predict . POINTS --out moved.mrk.json")
+        yield Opening("Kunita (Python)", f'import kunita; reg = kunita.load("{name}")')
+        yield Opening("Kunita (shell)", f"kunita predict {name} POINTS.csv --out predicted_points.csv")
     elif suffix == "csv":
-        yield Opening("pandas (Python)", f'pandas.read_csv("{name}", comment="#")')
+        yield Opening("pandas (Python)", f'import pandas; table = pandas.read_csv("{name}", comment="#")')
 
 
 def _transform(stem: str, name: str, dimension: int) -> Iterator[Opening]:
@@ -87,9 +92,13 @@ def _transform(stem: str, name: str, dimension: int) -> Iterator[Opening]:
     image, onto = ("MOVING", "FIXED") if stem == "forward_xfm" else ("FIXED", "MOVING")
     if dimension == 3:
         yield Opening(SLICER, f'slicer.util.loadTransform("{name}")')
-    yield Opening(
-        ANTS, f"antsApplyTransforms -d {dimension} -i {image}.nii.gz -r {onto}.nii.gz -t {name} -o warped.nii.gz"
-    )
-    points = f"antsApplyTransformsToPoints -d {dimension} -i {onto}_points.csv -o moved.csv -t {name}"
-    yield Opening("ANTs, points", points)
-    yield Opening(SITK, f'sitk.Resample({image.lower()}, {onto.lower()}, sitk.ReadTransform("{name}"))')
+    if name.endswith(".nrrd"):  # Slicer's own form: ITK's programs take the .h5
+        return
+    form = "nii.gz" if dimension == 3 else "png"
+    out = f"{image.lower()}_on_{onto.lower()}.{form}"
+    yield Opening(ANTS, f"antsApplyTransforms -d {dimension} -i {image}.{form} -r {onto}.{form} -t {name} -o {out}")
+    frame = " (x, y, z in LPS)" if dimension == 3 else ""
+    points = f"antsApplyTransformsToPoints -d {dimension} -i {onto}_points.csv -o moved_points.csv -t {name}"
+    yield Opening(f"ANTs, points{frame}", points)
+    moved = f'{IMPORT}; image, onto = sitk.ReadImage("{image}.{form}"), sitk.ReadImage("{onto}.{form}"); '
+    yield Opening(SITK, f'{moved}moved = sitk.Resample(image, onto, sitk.ReadTransform("{name}"))')

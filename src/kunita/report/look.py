@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Image
+from kunita.data.image import Grid, Image
 from kunita.gaussians import GaussianPoints
+from kunita.outputs.hull import hull_of
 from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps
 from kunita.outputs.summary import LandmarkRows
-from kunita.outputs.targets import main_scale
+from kunita.outputs.targets import BEYOND, FAR, main_scale
 from kunita.registration import Registration
-from kunita.report.planes import Colours, Picture, View, box_around, picture_address, plane_svg, views
+from kunita.report.planes import Colours, Picture, View, box_around, outline_path, picture_address, plane_svg, views
 from kunita.report.readout import Readout
-from kunita.report.volumes import coarse, grey_window, scale_top, volumes
+from kunita.report.volumes import BORDERS, coarse, grey_window, scale_top, volumes
 
 MOST_PIXELS = 1_500_000
 """Of a picture on a page."""
@@ -110,7 +111,7 @@ def nothing(reason: str) -> Look:
 def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, layers: Layers) -> Look:
     """Volumes where there is a fixed image in 3-D, planes else."""
     common = {
-        "readout": seen.document, "lengthScale": main_scale(reg.kernel), "landmarks": _landmarks(reg, rows),
+        "readout": seen.document, "landmarks": _landmarks(reg, rows), "reach": _reach(reg),
         "start": _start(rows, found, layers).tolist(),
     }  # fmt: skip
     blob = ("readout", _base64(gzip.compress(seen.coefficients.tobytes(), 6, mtime=0)))
@@ -128,10 +129,26 @@ def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, laye
 
 def _exactness(error_mm: float) -> str:
     """How good the numbers of a click are."""
-    if error_mm > NOT_EXACT:
+    if not error_mm <= NOT_EXACT:
         size = f"{error_mm:.2g} mm" if error_mm < 1 else "a millimetre and more"
         return f"The deformation is too violent for this page: numbers of a click err by up to {size}, in places."
     return f"Numbers of a click are within {error_mm:.1g} mm of the posterior, where that was checked."
+
+
+def _reach(reg: Registration) -> dict[str, Any]:
+    """What the page needs to say that a place is far from the landmarks, as `outputs.targets.remoteness` does.
+
+    Distances are measured after the alignment's matrix; `sides` are half-spaces whose intersection is the hull: how far
+    a place is above one of them it is outside the hull, at least.
+    """
+    turn, scale = np.asarray(reg.posterior.alignment.matrix), main_scale(reg.kernel)
+    hull = hull_of(reg.moving.points[reg.used] @ turn.T)
+    normals = hull.sides[:, :-1] @ hull.axes.T
+    offsets = hull.sides[:, -1] - normals @ hull.middle
+    return {
+        "turn": turn.tolist(), "sides": np.c_[normals, offsets].tolist(),
+        "far": FAR * scale if np.isfinite(scale) else None, "beyond": BEYOND * scale if np.isfinite(scale) else None,
+    }  # fmt: skip
 
 
 def _landmarks(reg: Registration, rows: LandmarkRows) -> list[dict[str, Any]]:
@@ -174,11 +191,12 @@ def _size_note(found: Maps) -> str:
     """Whether images are shown at their own resolution."""
     blocks, shape = coarse(found.grid), " × ".join(str(n) for n in found.grid.shape)
     if blocks.whole:
-        return f"Images are shown at their own resolution, {shape} voxels, with one byte each."
+        return f"Images are shown at their own resolution, {shape} voxels, with one byte each; maps on a coarser grid."
     steps = " × ".join(str(n) for n in blocks.steps)
     return (
         f"To keep this page small, images are shown at a lower resolution: means of {steps} voxels, of {shape}. "
-        "The files beside this page have all of them."
+        "Voxels at the end that fill no such block are left out, and maps are on a coarser grid. The files of the "
+        "result have all of them."
     )
 
 
@@ -199,20 +217,32 @@ def licences() -> str:
 def _plane_look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, layers: Layers) -> Look:
     flat, box = found.grid.dimension == 2, _shown_box(found, rows)
     pictures = _pictures(layers) if flat else ()
-    colours, drawn = coloured_planes(reg, rows, seen, box, "radius", pictures)
+    outlines = _outlines(layers) if flat else ()
+    colours, drawn = coloured_planes(reg, rows, seen, box, "radius", pictures, outlines)
     sliders = [Slider("colours", "Uncertainty", 45 if pictures else 100)]
     if layers.warped is not None and pictures:
         sliders.insert(0, Slider("warped", "Fixed → warped", 0))
     boxes = (Box("show-grid", "Deformed grid", True), Box("show-landmarks", "Landmarks, 95 % ellipses", True),
-             Box("show-paths", "Where they came from", not pictures))  # fmt: skip
+             Box("show-paths", "Where they came from", not pictures),
+             *((Box("show-outlines", "Label outlines", True),) if outlines else ()))  # fmt: skip
     note = "○ marked and + predicted landmarks; the grid is regular before the deformation (alignment apart)."
-    some = "" if len(rows.names) <= MOST_DRAWN else f" {MOST_DRAWN} of {len(rows.names)} landmarks are drawn."
+    drawn_rows = len(_some(rows).names)
+    some = "" if drawn_rows == len(rows.names) else f" {drawn_rows} of {len(rows.names)} landmarks are drawn."
     where = "" if flat else " Planes through the middle of the landmarks, all of which are projected on each."
     step = float((box[1] - box[0]).max()) / 200
     return Look(
         "planes", note + where + some + _picture_note(layers, pictures), {"stepMm": step}, planes=drawn,
-        sliders=tuple(sliders), boxes=boxes, scale=colours,
+        sliders=tuple(sliders), boxes=boxes, scale=colours, label=bool(outlines),
     )  # fmt: skip
+
+
+def _outlines(layers: Layers) -> tuple[str, ...]:
+    """Of the label's probability, at each of the borders."""
+    if layers.probability is None or layers.any_label is None:
+        return ()
+    blocks = coarse(layers.probability.grid, MOST_PIXELS)
+    probability = blocks.averaged(layers.any_label)
+    return tuple(outline_path(probability, Grid(probability.shape, blocks.affine), level) for level in BORDERS)
 
 
 def _shown_box(found: Maps, rows: LandmarkRows) -> np.ndarray:
@@ -230,15 +260,19 @@ def coloured_planes(
     box: np.ndarray,
     what: str,
     pictures: tuple[Picture, ...] = (),
-    centre: np.ndarray | None = None,
+    outlines: tuple[str, ...] = (),
 ) -> tuple[Scale, tuple[Drawn, ...]]:
-    """The planes through the middle of the landmarks, or another point, in one scale of colours."""
+    """The planes through the middle of the landmarks, in one scale of colours."""
     title, unit = {"radius": ("95 % radius", "mm"), "fc": ("FC, the Frobenius norm of the covariance", "mm²")}[what]
-    planes = views(np.median(rows.predicted, axis=0) if centre is None else centre)
+    planes = views(np.median(rows.predicted, axis=0))
     top = scale_top(np.concatenate([_sampled(seen, view, box, what) for view in planes]))
     colours, some = Colours(what, title, unit, top), _some(rows)
     drawn = tuple(
-        Drawn(view.title, plane_svg(reg, some, seen, view, box, colours, pictures), float(np.ptp(box[:, view.right])))
+        Drawn(
+            view.title,
+            plane_svg(reg, some, seen, view, box, colours, pictures, outlines),
+            float(np.ptp(box[:, view.right])),
+        )
         for view in planes
     )
     return Scale(title, unit, top), drawn
@@ -258,7 +292,9 @@ def _some(rows: LandmarkRows) -> LandmarkRows:
     n = len(rows.names)
     if n <= MOST_DRAWN:
         return rows
-    kept = np.union1d(np.flatnonzero(rows.suspect)[:MOST_DRAWN], np.linspace(0, n - 1, MOST_DRAWN).astype(int))
+    doubted, others = np.flatnonzero(rows.suspect)[:MOST_DRAWN], np.flatnonzero(~rows.suspect)
+    room = min(MOST_DRAWN - len(doubted), len(others))
+    kept = np.sort(np.concatenate([doubted, others[np.linspace(0, len(others) - 1, room).astype(int)]]))
     return dataclasses.replace(
         rows, names=tuple(rows.names[i] for i in kept), suspicion=tuple(rows.suspicion[i] for i in kept),
         moving=rows.moving[kept], fixed=rows.fixed[kept], predicted=rows.predicted[kept],

@@ -6,19 +6,22 @@ CITATIONS = (
     "Wassermann D, Toews M, Niethammer M, Wells W III. Probabilistic Diffeomorphic Registration: Representing "
     "Uncertainty. In: Biomedical Image Registration (WBIR 2014), Lecture Notes in Computer Science 8545. Springer, "
     "2014. arXiv:1701.03266.",
-    "Kunita (version {version}) [computer software].",
+    "The Kunita developers. Kunita (version {version}) [computer software].",
 )
 
 MODELS = {
-    "endpoint": "a Gaussian approximation of the posterior over the flow's end points",
-    "pathwise": "a Gaussian approximation along the path of the flow",
-    "small": "the small-deformation model",
+    "endpoint": "the mean deformation is a flow of diffeomorphisms that maximises the posterior, and the uncertainty a "
+    "Gaussian around it, conditioned on where the landmarks end",
+    "pathwise": "the mean deformation is a flow of diffeomorphisms that maximises the posterior, and the uncertainty "
+    "that of the paper, along the flow's path",
+    "small": "in its small-deformation form, displacements are themselves a Gaussian process, which is conditioned on "
+    "the landmarks in closed form",
 }
 
 
 def methods(document: Any) -> str:
     """What was done, in the past tense, with every number that a reader needs to repeat it."""
-    return " ".join((*_fit(document), *_outcome(document)))
+    return " ".join((_fit(document), _prior(document), *_more(document), *_outcome(document)))
 
 
 def citations(document: Any) -> tuple[str, ...]:
@@ -26,16 +29,20 @@ def citations(document: Any) -> tuple[str, ...]:
     return tuple(text.format(version=document["version"]) for text in CITATIONS)
 
 
-def _fit(document: Any) -> tuple[str, ...]:
-    n, align = document["n_landmarks"], document["align"]
-    aligned = "without an alignment" if align == "none" else f"with a {align} alignment as part of the model"
+def _fit(document: Any) -> str:
+    align, n = document["align"], document["n_landmarks"]
+    aligned = "No alignment was part of the model" if align == "none" else f"A {align} alignment was part of the model"
     return (
         f"{n} pairs of homologous landmarks in {document['dimension']}-D, paired by {document['pairing']}, were "
         f"registered with Kunita {document['version']}, which implements the probabilistic diffeomorphic registration "
-        f"of Wassermann et al. (2014): velocities have a Gaussian-process prior, the mean deformation is the flow that "
-        f"maximises the posterior ({MODELS.get(document['model'], document['model'])}), {aligned}.",
+        f"of Wassermann et al. (2014): {MODELS.get(document['model'], document['model'])}. {aligned}."
+    )
+
+
+def _prior(document: Any) -> str:
+    return (
         f"The prior had a {_kernel(document['kernel'])}; the localisation noise of a pair had a standard deviation of "
-        f"{document['noise_mm']:.2f} mm per axis. {_origin(document)}",
+        f"{_mm(document['noise_mm'])} along each axis. {_origin(document)}"
     )
 
 
@@ -49,30 +56,49 @@ def _kernel(kernel: Any) -> str:
 
 
 def _origin(document: Any) -> str:
+    """Where the parameters come from."""
     if document["learned_on"]:
         return f"Kernel and noise were learned on {len(document['learned_on'])} other cases."
     names = [one["name"] for one in document["parameters"]]
     if not names:
-        return "All of these were set by hand."
+        return "Kernel and noise were given."
     chosen = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    return f"The {chosen} maximised the marginal likelihood."
+    return (
+        f"The {chosen} maximised the marginal likelihood, with weakly informative log-normal priors; "
+        "what else there is was given."
+    )
+
+
+def _more(document: Any) -> tuple[str, ...]:
+    """What not every registration has."""
+    said = []
+    if document["robust"]:
+        said.append("The noise had heavy tails (Student's t), by reweighting the landmarks.")
+    if document["low_rank"]:
+        said.append(f"{document['low_rank']['num_controls']} control points carried the momentum of all landmarks.")
+    if document["suspects"]:
+        said.append(f"{len(document['suspects'])} of the landmarks were flagged as suspect.")
+    if not document["converged"]:
+        said.append("The solver did not converge.")
+    return tuple(said)
 
 
 def _outcome(document: Any) -> tuple[str, ...]:
-    loo = document["loo"]
-    said = [
-        f"The mean distance between landmarks fell from {document['initial_error_mm']:.2f} mm to "
-        f"{document['residual_mm']:.2f} mm."
-    ]
+    loo, before, after = document["loo"], document["initial_error_mm"], document["residual_mm"]
+    said = [f"The mean distance between landmarks was {_mm(before)} before and {_mm(after)} after the registration."]
     if loo is not None:
         said.append(
-            f"Each landmark predicted from the others was {loo['error_mm']:.2f} mm off on average, and "
+            f"Each landmark predicted from the others was {_mm(loo['error_mm'])} off on average, and "
             f"{100 * loo['coverage']['95']:.0f} % of them fell inside their 95 % region."
         )
     hull = (document.get("expected") or {}).get("hull")
     if hull:
+        middle, worst = _mm(hull["median_radius95_mm"]), _mm(hull["worst_radius95_mm"])
         said.append(
-            f"Inside the landmarks' convex hull the predicted 95 % radius was {hull['median_radius95_mm']:.2f} mm "
-            f"(median) and {hull['worst_radius95_mm']:.2f} mm (largest)."
+            f"Inside the landmarks' convex hull the predicted 95 % radius was {middle} (median), {worst} at most."
         )
     return tuple(said)
+
+
+def _mm(value: float | None) -> str:
+    return "an unknown number of mm" if value is None else f"{value:.2f} mm"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shlex
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import PurePath
@@ -72,7 +73,8 @@ def page(subject: Subject) -> str:
     return rendered(
         "report.html", "registration", _title(document), _subtitle(reg, found),
         [(anchor, name) for anchor, name in SECTIONS if anchor != "targets" or targets],
-        answer=answer(document, rows), look=looking, figures=drawn, landmarks=landmark_table(rows), targets=targets,
+        answer=answer(document, rows, _doubts(reg)), look=looking, figures=drawn, landmarks=landmark_table(rows),
+        targets=targets,
         parameters=tuple(_parameters(reg, document)), files=result_files(subject.files, document["dimension"]),
         provenance=tuple(_provenance(document)), inputs=input_table(document), methods=methods(document),
         citations=citations(document), data=looking.data, blobs=looking.blobs, created=document.get("created"),
@@ -125,6 +127,14 @@ def _maps(subject: Subject) -> tuple[Maps | None, str]:
         return None, str(error)
 
 
+def _doubts(reg: Registration) -> frozenset[str]:
+    """The warnings that say what the list of suspects says."""
+    if reg.suspicion is None:
+        return frozenset()
+    names = [label for label, used in zip(reg.moving.labels, reg.used, strict=True) if used]
+    return frozenset(f"suspect: {line}" for line in reg.suspicion.lines(names))
+
+
 def _title(document: Any) -> str:
     """The names of what was registered."""
     inputs = document.get("inputs") or {}
@@ -149,8 +159,9 @@ def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
     yield "kernel", describe_kernel(reg.kernel)
     yield "localisation noise", f"{mm(reg.noise_mm)} mm, standard deviation per axis"
     for one in reg.chosen:
-        told = f"{one.value:.3g}, 95 % from {one.low:.3g} to {one.high:.3g}"
-        yield f"{one.name}, by the evidence", told if one.decided else f"{one.value:.3g}: the landmarks do not tell it"
+        unit = "" if one.name == "noise factor" else " mm"
+        told = f"95 % from {one.low:.3g} to {one.high:.3g}" if one.decided else "the landmarks do not tell it"
+        yield f"{one.name}, by the evidence", f"{one.value:.3g}{unit}; {told}"
     if reg.learned_on:
         yield "prior", f"learned on {len(reg.learned_on)} other cases"
     yield (
@@ -163,17 +174,26 @@ def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
     state = "converged" if reg.converged else "NOT converged"
     steps = reg.posterior.trajectory.num_steps
     yield "solver", f"{state}; {reg.iterations} iterations, gap {reg.gap_mm:.1e} mm, {steps} time steps"
-    yield "smallest Jacobian determinant", f"{document['min_jacobian']:.4g}"
+    yield "smallest Jacobian determinant", _said(document["min_jacobian"], ".4g")
     if reg.truncation is not None:
         yield "low rank", f"{reg.truncation.num_controls} control points; at most {reg.truncation.mean_error_mm:.1g} mm"
 
 
 def _provenance(document: Any) -> Iterator[tuple[str, str]]:
     if document.get("command"):
-        yield "command", document["command"]
+        yield "command", without_folders(document["command"])
     if document.get("created"):
         yield "made", document["created"]
     software = document.get("software") or {"kunita": document["version"]}
     yield "software", ", ".join(f"{name} {version}" for name, version in software.items())
-    yield "random numbers", "none in the fit; label probabilities and checks use fixed ones (seed 0)"
-    yield "time", f"{document['seconds']:.2f} s for the fit"
+    yield "random numbers", "none in the fit; label probabilities and checks use fixed ones (seeds 0 and 1)"
+    yield "time", f"{_said(document['seconds'], '.2f')} s for the fit"
+
+
+def without_folders(command: str) -> str:
+    """A command with the names of files alone: a page may be sent to others."""
+    return shlex.join(PurePath(word).name if "/" in word or "\\" in word else word for word in shlex.split(command))
+
+
+def _said(value: float | None, form: str) -> str:
+    return "not a number" if value is None else f"{value:{form}}"

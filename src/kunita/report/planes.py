@@ -28,6 +28,9 @@ LINES, PER_LINE = 21, 61
 
 COLOURS = "viridis"
 
+LEVELS = ("five", "half", "most")
+"""Outlines of a label, from the outermost."""
+
 
 @dataclasses.dataclass(frozen=True)
 class View:
@@ -128,8 +131,9 @@ def plane_svg(
     box: np.ndarray,
     colours: Colours,
     pictures: Sequence[Picture] = (),
+    outlines: Sequence[str] = (),
 ) -> str:
-    """One plane: pictures, colours, grid, landmarks, in this order from below; classes say which is which."""
+    """One plane: pictures, colours, grid, outlines, landmarks, from below; classes say which is which."""
     low, high = np.sort(view.flat(box), axis=0)
     size, reach = high - low, float((box[1] - box[0]).max())
     label = f"{view.title} plane" if view.title else "plane"
@@ -142,6 +146,7 @@ def plane_svg(
         *(_image(picture.address, picture.box[0], picture.box[1], f"layer {picture.name}") for picture in pictures),
         _image(_coloured(seen, view, low, size, colours), low, high, "layer colours"),
         f'<path class="grid" d="{_grid_path(reg, view, low, size)}"/>',
+        *(f'<path class="outline {name}" d="{path}"/>' for name, path in zip(LEVELS, outlines, strict=False)),
         *_landmarks(rows, view, reach),
         *_letters(view, low, size, reach),
         "</svg>",
@@ -221,6 +226,14 @@ def _letters(view: View, low: np.ndarray, size: np.ndarray, reach: float) -> Ite
               (middle[0], low[1] + edge))  # fmt: skip
     for letter, (x, y) in zip(view.letters, places, strict=False):
         yield f'<text class="letter" x="{x:.6g}" y="{y:.6g}" font-size="{0.04 * reach:.4g}">{letter}</text>'
+
+
+def outline_path(probability: np.ndarray, grid: Grid, level: float) -> str:
+    """Where a probability on a 2-D grid reaches a level, as a path in the grid's own plane."""
+    from contourpy import contour_generator  # comes with matplotlib
+
+    lines = [grid.world(np.asarray(line)) for line in contour_generator(z=probability.T).lines(level)]
+    return "".join(f"M{_numbers(*line[0])}L{_numbers(*line[1:].ravel())}" for line in lines)
 
 
 def _numbers(*values: float) -> str:

@@ -27,7 +27,7 @@ LAYERS = {"warped": "warped", "labels_probability": "probability"}
 def write_report(subject: Subject, path: Path, *, overwrite: bool = False) -> None:
     """Write the page, which appears under its name only when it is complete."""
     with complete(path, overwrite=overwrite) as partial:
-        partial.write_text(page(subject), encoding="utf-8")
+        partial.write_bytes(page(subject).encode("utf-8", "replace"))
 
 
 def read_layers(folder: Path, fixed: Image | None, names: Mapping[str, str] | None = None) -> Layers:
@@ -48,9 +48,8 @@ def read_subject(result: Path, fixed_image: Path | None, progress: Progress) -> 
     """A result as it was written; and remarks on what is no longer there."""
     record = find_record(result)
     reg, folder = load(record), record.parent
-    rows, document = landmark_rows(reg), _document(record)
-    if document is None:
-        document = summary_document(summary(reg, rows))
+    rows = landmark_rows(reg)
+    document = {**summary_document(summary(reg, rows)), **_document(record)}
     image, remarks = _fixed_image(result, document, fixed_image)
     found = None
     if image is not None:
@@ -58,26 +57,34 @@ def read_subject(result: Path, fixed_image: Path | None, progress: Progress) -> 
             found = maps(reg, image, progress)
         except InverseError as error:
             remarks += (f"no maps on the fixed grid: {error}",)
-    names = document.get("file_names") or {RECORD: record.name}
+    names = document.get("file_names") or {Path(name).name: Path(name).name for name in document.get("files", ())}
+    names = names or {RECORD: record.name}
     return Subject(reg, rows, document, found, read_layers(folder, image, names), tuple(names.items())), remarks
 
 
-def _document(record: Path) -> Any:
-    """The summary beside a record; None if it is not there, or of an earlier version."""
+def _document(record: Path) -> dict[str, Any]:
+    """The summary beside a record, which may be of an earlier version and have less in it; empty if it is not there."""
+    path = record.with_name(record.name.replace(RECORD, SUMMARY))
+    if not path.exists():
+        return {}
     try:
-        found = json.loads(record.with_name(record.name.replace(RECORD, SUMMARY)).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and "expected" in found else None
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileError(f"{path}: not a complete JSON document ({error}); register again, or remove it") from error
+    if not isinstance(found, dict):
+        raise FileError.at(path, None, "the summary of a registration", type(found).__name__)
+    return found
 
 
 def _fixed_image(result: Path, document: Any, given: Path | None) -> tuple[Image | None, tuple[str, ...]]:
     """The image that was registered, if it is still what it was, or the one that is given."""
     recorded = (document.get("inputs") or {}).get("fixed_image")
-    path = given or (Path(recorded["path"]) if recorded else None)
+    earlier = (document.get("images") or {}).get("fixed")  # summaries of earlier versions have no checksums
+    known = recorded["path"] if recorded else earlier
+    path = given or (Path(known) if known else None)
     if path is None:
         return None, ()
-    if given is None and recorded is not None and not unchanged(recorded):
+    if given is None and not (unchanged(recorded) if recorded else path.exists()):
         return None, (f"the fixed image is not, or no longer, at {path}: give it with --fixed-image to see it",)
     image = read_image(path, spacing=recorded_spacing(result, None))
     grid = recorded_grid(result, "fixed")

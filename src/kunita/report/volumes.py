@@ -82,13 +82,23 @@ def coarse(grid: Grid, most: int = MOST_VOXELS) -> Coarse:
 def volumes(found: Maps, layers: Layers) -> tuple[Volume, ...]:
     """Everything that the viewer draws: the images, the 95 % radius, the label's outlines."""
     made = [_grey(name, image) for name, image in (("fixed", layers.fixed), ("warped", layers.warped)) if image]
-    smooth = coarse(found.grid, MOST_SMOOTH)
-    radius = found.on(smooth.lattice, "radius")
-    made.append(_scaled("radius", radius, smooth.affine, scale_top(radius)))
+    lattice, affine = spanning(found.grid, MOST_SMOOTH)
+    radius = found.on(lattice, "radius")
+    made.append(_scaled("radius", radius, affine, scale_top(radius)))
     if layers.probability is not None and layers.any_label is not None:
         blocks = coarse(layers.probability.grid)
         made.append(Volume("label", _nifti(outlined(blocks.averaged(layers.any_label)), blocks.affine)))
     return tuple(made)
+
+
+def spanning(grid: Grid, most: int) -> tuple[Lattice, np.ndarray]:
+    """A lattice of no more places, as nearly cubic as can be, from the first voxels to the last, and its affine."""
+    counts = np.array(grid.shape)
+    while np.prod(counts, dtype=float) > most:
+        counts[np.argmin(np.where(counts > 2, (np.array(grid.shape) - 1) * grid.spacing / counts, np.inf))] -= 1
+    lattice = tuple(np.linspace(0, n - 1, k) for n, k in zip(grid.shape, counts, strict=True))
+    steps = [(n - 1) / (k - 1) if k > 1 else 1.0 for n, k in zip(grid.shape, counts, strict=True)]
+    return lattice, grid.affine @ np.diag([*steps, 1.0])
 
 
 def outlined(probability: np.ndarray) -> np.ndarray:
@@ -103,11 +113,9 @@ def outlined(probability: np.ndarray) -> np.ndarray:
     return np.where(outside < levels, levels + len(BORDERS), levels).astype(np.uint8)
 
 
-def grey(image: Image) -> Image:
+def grey(data: np.ndarray, *, colours: bool) -> np.ndarray:
     """One finite number a voxel: colours are averaged."""
-    data = image.data.mean(axis=-1) if image.channels else image.data
-    finite = data if data.dtype.kind != "f" else np.nan_to_num(data, posinf=0.0, neginf=0.0)
-    return Image(finite, image.affine)
+    return np.nan_to_num(data.mean(axis=-1) if colours else data, posinf=0.0, neginf=0.0)
 
 
 def scale_top(values: np.ndarray) -> float:
@@ -127,7 +135,7 @@ def grey_window(data: np.ndarray) -> tuple[float, float]:
 
 def _grey(name: str, image: Image) -> Volume:
     blocks = coarse(image.grid)
-    data = blocks.averaged(grey(image).data)
+    data = grey(blocks.averaged(image.data), colours=image.channels)
     return Volume(name, _bytes_of(data, blocks.affine, *grey_window(data)))
 
 

@@ -5,13 +5,29 @@ const element = (id) => document.getElementById(id);
 const number = (x) => (Math.abs(x) < 100 ? x.toFixed(2) : x.toFixed(1)).replace("-", "−");
 const numbers = (point) => point.map(number).join(", ");
 
+const turned = (vector) => data.reach.turn.map((row) => row.reduce((sum, a, k) => sum + a * vector[k], 0));
+
+// Measured after the alignment, which alters distances only if it scales.
 function nearestLandmark(from) {
   let best = null;
   data.landmarks.forEach((one) => {
-    const distance = Math.hypot(...one.moving.map((x, k) => x - from[k]));
+    const distance = Math.hypot(...turned(one.moving.map((x, k) => x - from[k])));
     if (one.used && (!best || distance < best.distance)) best = { distance, name: one.name };
   });
   return best;
+}
+
+// How far a moving point is outside the landmarks' hull, at least; 0 inside.
+function outsideHull(from) {
+  const place = turned(from);
+  return Math.max(0, ...data.reach.sides.map((side) => place.reduce((sum, x, k) => sum + x * side[k], side[side.length - 1])));
+}
+
+function remarksOn(from, near) {
+  const { far, beyond } = data.reach, outside = outsideHull(from);
+  if (far !== null && near && near.distance > far) return "Farther than a length scale from every landmark: this rests on the prior.";
+  if (beyond !== null && outside > beyond) return `${number(outside)} mm outside the landmarks' hull: this rests on the prior.`;
+  return null;
 }
 
 function facts(known, label) {
@@ -25,7 +41,7 @@ function facts(known, label) {
   ];
   if (near) rows.push(["nearest landmark", `${near.name}, ${number(near.distance)} mm`]);
   if (label) rows.push(["label", label]);
-  return { rows, far: near && near.distance > data.lengthScale };
+  return { rows, far: remarksOn(known.from, near) };
 }
 
 function tell(known, label) {
@@ -49,7 +65,7 @@ function tell(known, label) {
     const value = put("dd", text, id ? "strong" : "");
     if (id) value.id = `here-${id}`;
   });
-  if (far) put("dd", "Farther than a length scale from every landmark: this rests on the prior.", "far");
+  if (far) put("dd", far, "far");
 }
 
 const atPlace = (readout, point, label) => {
@@ -80,6 +96,7 @@ function onFlicker(set) {
   });
 }
 
+const AXES = { axial: [0, 1, 2], coronal: [0, 2, 1], sagittal: [1, 2, 0] };
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 // ------------------------------------------------------------------------------------------------------------- planes
@@ -122,6 +139,7 @@ function lookAtPlanes(readout) {
       const point = [...here];
       point[right] += step[0] * size;
       point[up] += -down(plane) * step[1] * size;
+      if (across !== null) point[across] = Number(plane.dataset.level);
       goTo(point);
     });
   });
@@ -140,8 +158,9 @@ function lookAtPlanes(readout) {
   slide("warped", "warped");
   slide("colours", "colours");
   onFlicker((share) => layer("warped", share));
-  ["grid", "landmarks", "paths"].forEach((name) => {
+  ["grid", "landmarks", "paths", "outlines"].forEach((name) => {
     const box = element(`show-${name}`);
+    if (!box) return;
     const set = () => document.querySelector(".stage").classList.toggle(`hide-${name}`, !box.checked);
     box.addEventListener("change", set);
     set();
@@ -159,7 +178,7 @@ const OUTLINES = { // 0 to 3: inside so many of the borders, not drawn; 4 to 6: 
 };
 const OPTIONS = {
   isSliceMM: true, backColor: [0, 0, 0, 1], crosshairColor: [1, 0.25, 0.2, 0.9], crosshairWidth: 1, loadingText: "", logLevel: "error",
-  dragAndDropEnabled: false, multiplanarShowRender: 0, multiplanarPadPixels: 4, meshThicknessOn2D: 12,
+  dragAndDropEnabled: false, multiplanarShowRender: 0, multiplanarPadPixels: 4, meshThicknessOn2D: 6,
   isColorbar: false, scrollRequiresFocus: true, show3Dcrosshair: true, isRadiologicalConvention: false, fontColor: [1, 1, 1, 1],
 };
 
@@ -229,11 +248,15 @@ function connected(nv, canvas, names, meshes, readout) {
   const kinds = { slices: nv.sliceTypeMultiplanar, axial: nv.sliceTypeAxial, coronal: nv.sliceTypeCoronal, sagittal: nv.sliceTypeSagittal, render: nv.sliceTypeRender };
   element("layout").addEventListener("change", (event) => nv.setSliceType(kinds[event.target.value]));
   canvas.addEventListener("keydown", (event) => {
-    const planes = { PageUp: [0, 0, 1], PageDown: [0, 0, -1] }, step = STEPS[event.key] ? [...STEPS[event.key], 0] : planes[event.key];
+    const depth = { PageUp: 1, PageDown: -1 }[event.key], step = STEPS[event.key] || (depth && [0, 0]);
     if (!step) return;
     event.preventDefault();
-    const here = nv.frac2mm(nv.scene.crosshairPos, 0, true);
-    goTo(step.map((s, k) => here[k] + s * data.stepMm));
+    const [right, up, across] = AXES[element("layout").value] || AXES.axial;
+    const point = [...nv.frac2mm(nv.scene.crosshairPos, 0, true)].slice(0, 3);
+    point[right] += step[0] * data.stepMm;
+    point[up] += step[1] * data.stepMm;
+    point[across] += (depth || 0) * data.stepMm;
+    goTo(point);
   });
   onPlaces(goTo);
   return { goTo, nv };
