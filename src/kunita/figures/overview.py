@@ -17,7 +17,7 @@ from kunita.outputs.summary import LandmarkRows
 NEAR_MM = 4.0
 """Landmarks within this distance of a plane are drawn on it."""
 
-OVERLAY = 0.6
+OVERLAY = 0.8
 """How much of the image below is covered by a map."""
 
 BORDERS = (0.05, 0.5, 0.95)
