@@ -10,7 +10,10 @@ import pytest
 from PIL import Image
 
 import kunita
+import kunita.report.page
+from kunita.errors import InverseError
 from kunita.outputs.targets import remoteness
+from kunita.report.result import read_subject, write_report
 from report.conftest import HOSTILE
 
 KINDS = ("volume_result", "flat_result", "bare_result")
@@ -321,6 +324,31 @@ def test_figures_have_words_for_those_who_cannot_see_them(visit, folder):
     assert len(labels) >= 6
     assert all(len(label) > 10 for label in labels)
     assert visit.page.locator("figure").count() >= 6
+
+
+def test_a_page_without_anything_to_look_at_says_why_and_has_the_rest(browser, bare_result, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise InverseError("the map could not be inverted")
+
+    monkeypatch.setattr(kunita.report.page, "maps", refuse)
+    subject, _ = read_subject(bare_result, None, lambda fraction: None)
+    write_report(subject, tmp_path / "report.html")
+    with visited(browser, tmp_path) as visit:
+        assert "the map could not be inverted" in visit.page.inner_text("#viewer")
+        assert visit.page.locator("#figure-errors svg").is_visible()
+        assert visit.complaints == []
+
+
+def test_a_browser_without_webgl_says_so_and_shows_the_rest(browser, volume_result):
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    page.add_init_script("HTMLCanvasElement.prototype.getContext = () => null;")
+    page.goto((volume_result / "report.html").as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
+    assert page.evaluate("document.documentElement.dataset.ready") == "failed"
+    assert "could not start" in page.inner_text(".stage")
+    assert page.locator("#figure-errors svg").is_visible()
+    context.close()
 
 
 def test_the_page_of_a_cohort_opens_and_its_links_open_their_cases(browser, cohort_result):
