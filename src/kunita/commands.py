@@ -80,6 +80,8 @@ def report(args: Namespace) -> int:
     console = Console(quiet=args.quiet, as_json=args.json)
     record = find_record(args.result)
     path = args.out or record.with_name(record.name.replace(RECORD, REPORT))
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ArgumentError(f"--out: expected a name that ends in .html, found {path.name!r}")
     check_writable(path, overwrite=args.overwrite or args.out is None)
     keep_programs()
     with console.warnings(), console.progress() as tell:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import json
 import re
 
 import numpy as np
@@ -307,6 +308,28 @@ def test_outlines_of_a_label_are_drawn_in_2d_and_can_be_hidden(browser, flat_res
         assert outlines.nth(1).is_visible()
         visit.page.uncheck("#show-outlines")
         assert not outlines.nth(1).is_visible()
+
+
+@pytest.mark.parametrize("table", ["landmark-table", "target-table"])
+def test_a_name_in_a_table_leads_to_its_place(browser, volume_result, table):
+    with visited(browser, volume_result) as visit:
+        visit.page.locator(f"#{table} tbody th button").nth(1).click()
+        if table == "target-table":
+            there = json.loads((volume_result / "summary.json").read_text(encoding="utf-8"))["targets"][1]["position"]
+        else:
+            reg = kunita.load(volume_result / "registration.h5")
+            there = reg.posterior.predict(reg.moving.points[1:2]).mean[0]
+        assert visit.place("fixed") == pytest.approx(there, abs=WITHIN)
+
+
+@pytest.mark.parametrize("text", ["12abc", "", "1e999", "20 5 30"])
+def test_what_is_no_place_is_marked_and_nothing_moves(browser, bare_result, text):
+    with visited(browser, bare_result) as visit:
+        before = visit.page.inner_text("#here")
+        visit.page.fill("#go input[name='0']", text)
+        visit.page.click("#go button")
+        assert visit.page.locator("#go input[name='0']").get_attribute("aria-invalid") == "true"
+        assert visit.page.inner_text("#here") == before
 
 
 def test_commands_are_copied(browser, volume_result):

@@ -129,6 +129,28 @@ def test_every_transform_has_a_command(dimension, form):
     assert all("sub-01_forward_xfm" in way.command for way in file.openings)
 
 
+def test_tables_begin_with_one_line_that_states_the_frame(volume_result, flat_result):
+    """Which is why they are read with skiprows=1."""
+    for folder in (volume_result, flat_result):
+        for path in folder.glob("*.csv"):
+            first, second, *_ = path.read_text(encoding="utf-8").splitlines()
+            assert first.startswith("#")
+            assert not second.startswith("#")
+
+
+def test_a_picture_is_given_the_spacing_of_the_registration():
+    (file,) = result_files([("forward_xfm.h5", "forward_xfm.h5")], 2, {"moving": (0.5, 0.5), "fixed": (0.25, 0.2)})
+    (command,) = (way.command for way in file.openings if way.program.startswith("SimpleITK"))
+    assert "image.SetSpacing((0.5, 0.5)); onto.SetSpacing((0.25, 0.2))" in command
+
+
+def test_one_page_has_one_smallest_determinant(bare_result):
+    text = (bare_result / "report.html").read_text(encoding="utf-8")
+    stated = float(re.search(r"smallest Jacobian determinant</dt><dd>([\d.]+)", text)[1])
+    drawn = float(re.search(r"least, ([\d.]+)", text)[1])
+    assert drawn == pytest.approx(stated, abs=6e-4)
+
+
 def test_python_commands_run_as_they_are(volume_result, monkeypatch):
     monkeypatch.chdir(volume_result)
     names = json.loads((volume_result / "summary.json").read_text(encoding="utf-8"))["files"]

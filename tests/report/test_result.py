@@ -54,7 +54,23 @@ def test_an_image_that_has_changed_is_not_shown_as_the_one_that_was_registered(c
     other = shutil.copy(case / "moving.nii.gz", tmp_path / "fixed.nii.gz")
     summary["inputs"]["fixed_image"]["path"] = str(other)
     (copied / "summary.json").write_text(json.dumps(summary))
-    assert "no longer" in kunita_command("report", copied).err
+    assert "not what it was" in kunita_command("report", copied).err
+    assert "not what it was" in (copied / "report.html").read_text(encoding="utf-8")
+
+
+def test_another_image_on_the_same_grid_is_shown_with_a_warning(copied, case):
+    ended = kunita_command("report", copied, "--fixed-image", case / "moving.nii.gz")
+    assert ended.status == ExitStatus.DONE
+    assert "is not the fixed image that was registered" in ended.err
+    text = (copied / "report.html").read_text(encoding="utf-8")
+    assert "is not the fixed image that was registered" in text
+
+
+def test_a_page_is_not_written_over_another_kind_of_file(copied):
+    before = (copied / "summary.json").read_bytes()
+    ended = kunita_command("report", copied, "--out", copied / "summary.json", "--overwrite")
+    assert ended.status == ExitStatus.REFUSED
+    assert (copied / "summary.json").read_bytes() == before
 
 
 def test_an_image_on_another_grid_is_refused(copied, case):

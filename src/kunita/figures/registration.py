@@ -236,7 +236,7 @@ def _edges(low: float, high: float, *, logarithmic: bool) -> np.ndarray:
     """Bins from the least to the largest determinant, with 1 well inside."""
     if logarithmic:
         return np.geomspace(low / 1.05, high * 1.05, BINS + 1)
-    margin = 0.04 * (high - low) or 0.05
+    margin = max(0.04 * (high - low), 0.005)
     return np.linspace(low - margin, high + margin, BINS + 1)
 
 

@@ -14,6 +14,9 @@ from kunita.outputs.summary import LandmarkRows
 LEAST_TOLD = 8
 """With fewer landmarks, coverage says nothing."""
 
+LEAST_COMPARED = 5
+"""With fewer landmarks, none of them can be told to be wrong."""
+
 RARE = 0.01
 """What honest regions do less often than this by chance counts against them."""
 
@@ -68,6 +71,8 @@ def mm(number: float | None) -> str:
     """A length for people: no more digits than anybody needs."""
     if number is None or not np.isfinite(number):
         return "–"
+    if 0 < abs(number) < 0.1:
+        return f"{number:.2g}"
     digits = 2 if abs(number) < 10 else 1 if abs(number) < 100 else 0
     return f"{number:.{digits}f}"
 
@@ -86,11 +91,11 @@ def _tiles(document: Any, dimension: int) -> Iterator[Tile]:
     expected = document.get("expected") or {}
     for key, place in (("hull", "between the landmarks"), ("label", "inside the label")):
         found = expected.get(key)
-        if found:
+        if found and (key == "label" or document["n_landmarks"] > dimension):  # fewer enclose nothing
             yield Tile(
                 f"To expect {place}", f"{mm(found['median_radius95_mm'])} mm",
-                f"A point is within this of its predicted place, 95 %: the median {_where(key)}. "
-                f"At the worst place: {mm(found['worst_radius95_mm'])} mm.",
+                f"Half of the places {_where(key)} are within this of where they are predicted, 95 % sure; the worst "
+                f"within {mm(found['worst_radius95_mm'])} mm.",
             )  # fmt: skip
 
 
@@ -100,7 +105,7 @@ def mean_distance(sd: float | None, dimension: int) -> float | None:
 
 
 def _where(key: str) -> str:
-    return "inside their convex hull" if key == "hull" else "over its voxels"
+    return "inside their convex hull" if key == "hull" else "inside it"
 
 
 def solver_badge(document: Any) -> Badge:
@@ -125,9 +130,12 @@ def calibration_badge(rows: LandmarkRows) -> Badge:
     """
     known = np.isfinite(rows.loo_chi2)
     n, d = int(known.sum()), rows.fixed.shape[1]
+    if rows.suspect.any():
+        text = "Landmarks that cannot be right are in the way: mend the suspects first."
+        return Badge("unknown", "calibration not judged", text)
     if n < LEAST_TOLD:
-        text = f"Too few landmarks to test the uncertainty: {_count(n, 'of them was', 'of them were')} left out."
-        return Badge("unknown", "calibration untested", text)
+        left = "none could be" if n == 0 else "one was" if n == 1 else f"{n} were"
+        return Badge("unknown", "calibration untested", f"Too few landmarks to test the uncertainty: {left} left out.")
     half, most = (int(k) for k in scores.covered(scores.pit(rows.loo_chi2[known], d), (0.5, 0.95)).sum(axis=0))
     low = int(binom.ppf(RARE, n, 0.95))
     text = (
@@ -148,6 +156,8 @@ def calibration_badge(rows: LandmarkRows) -> Badge:
 def suspects_badge(document: Any) -> Badge:
     """Whether any landmark looks wrong."""
     names = document["suspects"]
+    if not names and document["n_landmarks"] < LEAST_COMPARED:
+        return Badge("unknown", "suspects unknown", "Too few landmarks to tell whether one of them is wrong.")
     if not names:
         return Badge("good", "no suspects", "No landmark disagrees with the others.")
     return Badge("bad", _count(len(names), "suspect"), f"Check first: {_listed(names)}.")
@@ -163,7 +173,7 @@ def _remarks(document: Any, rows: LandmarkRows, doubts: Collection[str]) -> Iter
     for text in document["warnings"]:
         if text not in doubts:
             said = text.removeprefix("suspect: ")
-            yield Remark("suspect" if said != text else "warning", said)
+            yield Remark("suspect" if said != text else "warning", said[:1].upper() + said[1:])
     for key, place in (("hull", "landmarks' convex hull"), ("label", "label")):
         share = ((document.get("expected") or {}).get(key) or {}).get("extrapolating", 0.0)
         if share > WORTH_SAYING:

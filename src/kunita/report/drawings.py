@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class Drawing:
 
 
 def drawings(
-    reg: Registration, rows: LandmarkRows, found: Maps | None, seen: Readout | None, layers: Layers
+    reg: Registration, rows: LandmarkRows, document: Any, found: Maps | None, seen: Readout | None, layers: Layers
 ) -> Iterator[Drawing]:
     """Every figure that there is something to draw for."""
     if found is not None and seen is not None:
@@ -46,8 +47,9 @@ def drawings(
     if np.isfinite(rows.loo_chi2).any():
         yield _calibration(rows)
     if found is not None:
-        yield _jacobian(found)
-    yield _history(reg)
+        yield _jacobian(found, document["min_jacobian"])
+    if reg.iterations > 1:
+        yield _history(reg)
     yield from _evidence(reg)
 
 
@@ -63,7 +65,7 @@ def _grid(reg: Registration, rows: LandmarkRows, seen: Readout) -> Drawing:
     box = box_around(rows.fixed, rows.predicted)
     scale, drawn = coloured_planes(reg, rows, seen, box, "fc")
     frames = "".join(
-        f'<div class="plane-frame" style="--share: {one.width:.4g}">'
+        f'<div class="plane-frame" style="--share: {one.share:.4g}">'
         f"{f'<h4>{one.title}</h4>' if one.title else ''}{one.drawing}</div>"
         for one in drawn
     )
@@ -105,12 +107,13 @@ def _calibration(rows: LandmarkRows) -> Drawing:
     return Drawing("calibration", "Is the uncertainty true?", svg(figures.calibration_curve(pits), alt), caption)
 
 
-def _jacobian(found: Maps) -> Drawing:
-    determinants = found.determinants(HISTOGRAM_NODES)
+def _jacobian(found: Maps, least: float | None) -> Drawing:
+    determinants = np.append(found.determinants(HISTOGRAM_NODES), [] if least is None else [least])
+    what, tissue = ("volume", "tissue") if found.grid.dimension == 3 else ("area", "it")
     alt = f"histogram of the Jacobian determinant, from {determinants.min():.3g} to {determinants.max():.3g}"
-    caption = "Over the fixed grid. Above 1 tissue expands, below 1 it shrinks; at 0 or less the map would fold."
+    caption = f"Over the fixed grid. Above 1 {tissue} expands, below 1 it shrinks; at 0 or less the map would fold."
     figure = figures.jacobian_histogram(determinants, found.grid.dimension)
-    return Drawing("jacobian", "Change of volume", svg(figure, alt), caption)
+    return Drawing("jacobian", f"Change of {what}", svg(figure, alt), caption)
 
 
 def _history(reg: Registration) -> Drawing:

@@ -1,7 +1,8 @@
 """The files of a result: what each means, and how to open it in Slicer, with ANTs and with SimpleITK."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 SLICER, ANTS, SITK = "3D Slicer (Python console)", "ANTs", "SimpleITK (Python)"
 IMPORT = "import SimpleITK as sitk"
@@ -31,6 +32,9 @@ MEANINGS = {
 """By its usual name, or the part before the suffix."""
 
 
+MISSING: Mapping[str, Sequence[float]] = MappingProxyType({})
+
+
 @dataclasses.dataclass(frozen=True)
 class Opening:
     """How a program opens a file: a command to copy."""
@@ -48,10 +52,15 @@ class ResultFile:
     openings: tuple[Opening, ...]
 
 
-def result_files(files: Sequence[tuple[str, str]], dimension: int) -> tuple[ResultFile, ...]:
-    """Pairs of usual name and name in the folder, explained; sidecars and files of a whole dataset are not."""
+def result_files(
+    files: Sequence[tuple[str, str]], dimension: int, spacings: Mapping[str, Sequence[float]] = MISSING
+) -> tuple[ResultFile, ...]:
+    """Pairs of usual name and name in the folder, explained; sidecars and files of a whole dataset are not.
+
+    In 2-D the transforms speak of millimetres as the registration did: `spacings` of the moving and the fixed picture.
+    """
     return tuple(
-        ResultFile(name, meaning, tuple(_openings(usual, name, dimension)))
+        ResultFile(name, meaning, tuple(_openings(usual, name, dimension, spacings)))
         for usual, name in files
         if (meaning := _meaning(usual)) is not None
     )
@@ -63,13 +72,13 @@ def _meaning(usual: str) -> str | None:
     return MEANINGS.get(usual, None if sidecar else MEANINGS.get(stem))
 
 
-def _openings(usual: str, name: str, dimension: int) -> Iterator[Opening]:
+def _openings(usual: str, name: str, dimension: int, spacings: Mapping[str, Sequence[float]]) -> Iterator[Opening]:
     """The commands; names are quoted as Python and the shell want them (they have no spaces: ours)."""
     stem, _, suffix = usual.partition(".")
     if usual == "load_in_slicer.py":
         yield Opening("shell", f"Slicer --python-script {name}")
     elif stem.endswith("_xfm"):
-        yield from _transform(stem, name, dimension)
+        yield from _transform(stem, name, dimension, spacings)
     elif suffix == "nii.gz":
         yield Opening(SLICER, f'slicer.util.loadVolume("{name}")')
         yield Opening("ANTs (ANTsPy)", f'import ants; image = ants.image_read("{name}")')
@@ -83,11 +92,11 @@ def _openings(usual: str, name: str, dimension: int) -> Iterator[Opening]:
     elif usual == "registration.h5":
         yield Opening("Kunita (Python)", f'import kunita; reg = kunita.load("{name}")')
         yield Opening("Kunita (shell)", f"kunita predict {name} POINTS.csv --out predicted_points.csv")
-    elif suffix == "csv":
-        yield Opening("pandas (Python)", f'import pandas; table = pandas.read_csv("{name}", comment="#")')
+    elif suffix == "csv":  # the first line states the frame; a name may have a # in it
+        yield Opening("pandas (Python)", f'import pandas; table = pandas.read_csv("{name}", skiprows=1)')
 
 
-def _transform(stem: str, name: str, dimension: int) -> Iterator[Opening]:
+def _transform(stem: str, name: str, dimension: int, spacings: Mapping[str, Sequence[float]]) -> Iterator[Opening]:
     """Images one way and points the other: the same file does both."""
     image, onto = ("MOVING", "FIXED") if stem == "forward_xfm" else ("FIXED", "MOVING")
     if dimension == 3:
@@ -101,4 +110,11 @@ def _transform(stem: str, name: str, dimension: int) -> Iterator[Opening]:
     points = f"antsApplyTransformsToPoints -d {dimension} -i {onto}_points.csv -o moved_points.csv -t {name}"
     yield Opening(f"ANTs, points{frame}", points)
     moved = f'{IMPORT}; image, onto = sitk.ReadImage("{image}.{form}"), sitk.ReadImage("{onto}.{form}"); '
+    if dimension == 2:  # a picture's print density is not the registration's spacing
+        sides = (("image", image.lower()), ("onto", onto.lower()))
+        moved += "".join(f"{one}.SetSpacing({_spacing(spacings, side)}); " for one, side in sides)
     yield Opening(SITK, f'{moved}moved = sitk.Resample(image, onto, sitk.ReadTransform("{name}"))')
+
+
+def _spacing(spacings: Mapping[str, Sequence[float]], side: str) -> str:
+    return ", ".join(f"{step:.9g}" for step in spacings.get(side, (1.0, 1.0))).join("()")

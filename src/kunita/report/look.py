@@ -26,6 +26,8 @@ MOST_PIXELS = 1_500_000
 NOT_EXACT = 0.05
 """Numbers that err by more than this, mm, are said to."""
 
+SIDES = "The patient's left is at the left."
+
 MOST_DRAWN = 400
 """Landmarks that are drawn on planes."""
 
@@ -49,11 +51,11 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A plane, with its title, and how wide it is, mm: side by side all have one scale."""
+    """A plane, with its title, and its share of the width of all, %: side by side they have one scale."""
 
     title: str
     drawing: str
-    width: float
+    share: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,10 +193,12 @@ def _size_note(found: Maps) -> str:
     """Whether images are shown at their own resolution."""
     blocks, shape = coarse(found.grid), " × ".join(str(n) for n in found.grid.shape)
     if blocks.whole:
-        return f"Images are shown at their own resolution, {shape} voxels, with one byte each; maps on a coarser grid."
+        own = f"Images are shown at their own resolution, {shape} voxels, with one byte each; maps on a coarser grid."
+        return f"{SIDES} {own}"
     steps = " × ".join(str(n) for n in blocks.steps)
     return (
-        f"To keep this page small, images are shown at a lower resolution: means of {steps} voxels, of {shape}. "
+        f"{SIDES} To keep this page small, images are shown at a lower resolution: "
+        f"means of {steps} voxels, of {shape}. "
         "Voxels at the end that fill no such block are left out, and maps are on a coarser grid. The files of the "
         "result have all of them."
     )
@@ -228,7 +232,7 @@ def _plane_look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readou
     note = "○ marked and + predicted landmarks; the grid is regular before the deformation (alignment apart)."
     drawn_rows = len(_some(rows).names)
     some = "" if drawn_rows == len(rows.names) else f" {drawn_rows} of {len(rows.names)} landmarks are drawn."
-    where = "" if flat else " Planes through the middle of the landmarks, all of which are projected on each."
+    where = "" if flat else f" Planes through the middle of the landmarks, which are projected on each. {SIDES}"
     step = float((box[1] - box[0]).max()) / 200
     return Look(
         "planes", note + where + some + _picture_note(layers, pictures), {"stepMm": step}, planes=drawn,
@@ -267,13 +271,10 @@ def coloured_planes(
     planes = views(np.median(rows.predicted, axis=0))
     top = scale_top(np.concatenate([_sampled(seen, view, box, what) for view in planes]))
     colours, some = Colours(what, title, unit, top), _some(rows)
+    widths = np.array([np.ptp(box[:, view.right]) for view in planes])
     drawn = tuple(
-        Drawn(
-            view.title,
-            plane_svg(reg, some, seen, view, box, colours, pictures, outlines),
-            float(np.ptp(box[:, view.right])),
-        )
-        for view in planes
+        Drawn(view.title, plane_svg(reg, some, seen, view, box, colours, pictures, outlines), float(share))
+        for view, share in zip(planes, 100 * widths / widths.sum(), strict=True)
     )
     return Scale(title, unit, top), drawn
 

@@ -9,6 +9,9 @@ CITATIONS = (
     "The Kunita developers. Kunita (version {version}) [computer software].",
 )
 
+NUM_PARAMETERS = 3
+"""Length scale, amplitude, noise."""
+
 MODELS = {
     "endpoint": "the mean deformation is a flow of diffeomorphisms that maximises the posterior, and the uncertainty a "
     "Gaussian around it, conditioned on where the landmarks end",
@@ -62,11 +65,17 @@ def _origin(document: Any) -> str:
     names = [one["name"] for one in document["parameters"]]
     if not names:
         return "Kernel and noise were given."
-    chosen = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
-    return (
-        f"The {chosen} maximised the marginal likelihood, with weakly informative log-normal priors; "
-        "what else there is was given."
-    )
+    unsure = [one["name"] for one in document["parameters"] if not one["determined"]]
+    said = [f"The {_listed(names)} maximised the marginal likelihood, with weakly informative log-normal priors."]
+    if len(names) < NUM_PARAMETERS and "kernels" not in document["kernel"]:
+        said.append("The other parameters were given.")
+    if unsure:
+        said.append(f"The landmarks do not determine the {_listed(unsure)}.")
+    return " ".join(said)
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _more(document: Any) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import kunita
+from kunita.data.image import Grid
 from kunita.errors import InverseError
 from kunita.kernels import describe_kernel
 from kunita.outputs.layers import Layers
@@ -18,7 +19,7 @@ from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows
 from kunita.registration import Registration
 from kunita.report.answer import answer, mm
-from kunita.report.drawings import drawings
+from kunita.report.drawings import HISTOGRAM_NODES, drawings
 from kunita.report.files import result_files
 from kunita.report.look import licences, look, nothing
 from kunita.report.methods import citations, methods
@@ -60,24 +61,29 @@ def page(subject: Subject) -> str:
     """The page as HTML."""
     from markupsafe import Markup
 
-    reg, rows, document = subject.reg, subject.rows, subject.document
+    reg, rows = subject.reg, subject.rows
     found, reason = _maps(subject)
+    document = _with_least_jacobian(subject.document, found)
     seen = None if found is None else readout(found)
     layers = subject.layers if subject.found is not None else NO_LAYERS
     looking = nothing(reason) if found is None or seen is None else look(reg, rows, found, seen, layers)
     looking = dataclasses.replace(
         looking, planes=tuple(dataclasses.replace(one, drawing=Markup(one.drawing)) for one in looking.planes)
     )
-    drawn = [dataclasses.replace(one, drawing=Markup(one.drawing)) for one in drawings(reg, rows, found, seen, layers)]
+    drawn = [
+        dataclasses.replace(one, drawing=Markup(one.drawing))
+        for one in drawings(reg, rows, document, found, seen, layers)
+    ]
     targets = target_table(document)
     return rendered(
         "report.html", "registration", _title(document), _subtitle(reg, found),
         [(anchor, name) for anchor, name in SECTIONS if anchor != "targets" or targets],
         answer=answer(document, rows, _doubts(reg)), look=looking, figures=drawn, landmarks=landmark_table(rows),
         targets=targets,
-        parameters=tuple(_parameters(reg, document)), files=result_files(subject.files, document["dimension"]),
-        provenance=tuple(_provenance(document)), inputs=input_table(document), methods=methods(document),
-        citations=citations(document), data=looking.data, blobs=looking.blobs, created=document.get("created"),
+        parameters=tuple(_parameters(reg, document)), provenance=tuple(_provenance(document)),
+        files=result_files(subject.files, document["dimension"], _spacings(document)), inputs=input_table(document),
+        methods=methods(document), citations=citations(document), created=document.get("created"),
+        data={**looking.data, "targets": _target_places(document)}, blobs=looking.blobs,
         notices=licences() if looking.kind == "volume" else "",
         scripts=("page.js", "readout.js", "viewer.js"),
     )  # fmt: skip
@@ -127,6 +133,25 @@ def _maps(subject: Subject) -> tuple[Maps | None, str]:
         return None, str(error)
 
 
+def _with_least_jacobian(document: Any, found: Maps | None) -> Any:
+    """The summary, with the smallest determinant that was seen anywhere: the page has one number for it."""
+    if found is None or document["min_jacobian"] is None:
+        return document
+    seen = float(found.determinants(HISTOGRAM_NODES).min())
+    return {**document, "min_jacobian": min(document["min_jacobian"], found.least_jacobian, seen)}
+
+
+def _target_places(document: Any) -> list[dict[str, Any]]:
+    """Where the viewer finds each target."""
+    return [{"name": one["name"], "place": one["position"]} for one in document["targets"] if "name" in one]
+
+
+def _spacings(document: Any) -> dict[str, list[float]]:
+    """Of the pictures that were registered, mm."""
+    grids = {side: grid for side, grid in (document.get("grids") or {}).items() if grid}
+    return {side: Grid(grid["shape"], grid["affine"]).spacing.tolist() for side, grid in grids.items()}
+
+
 def _doubts(reg: Registration) -> frozenset[str]:
     """The warnings that say what the list of suspects says."""
     if reg.suspicion is None:
@@ -150,7 +175,8 @@ def _subtitle(reg: Registration, found: Maps | None) -> str:
     pixels = found is not None and found.grid.dimension == 2 and bool(np.all(found.grid.spacing == 1))
     unit = "one pixel counts as one millimetre" if pixels else "millimetres"
     n, used = len(reg.moving), int(reg.used.sum())
-    count = f"{used} landmarks" if used == n else f"{used} of {n} landmarks"
+    plural = "landmark" if n == 1 else "landmarks"
+    count = f"{used} {plural}" if used == n else f"{used} of {n} {plural}"
     return f"{count} in {reg.fixed.dimension}-D, paired by {reg.pairing}; moving → fixed, {unit}"
 
 

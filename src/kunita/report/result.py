@@ -8,7 +8,7 @@ from typing import Any
 from kunita.data.image import Image
 from kunita.errors import FileError, InverseError
 from kunita.io.image_files.files import read_image
-from kunita.io.provenance import unchanged
+from kunita.io.provenance import fingerprint, unchanged
 from kunita.io.recorded_grids import recorded_grid, recorded_spacing, same_place
 from kunita.io.registration_files import load
 from kunita.io.result_folder import RECORD, SUMMARY, find_record
@@ -57,6 +57,7 @@ def read_subject(result: Path, fixed_image: Path | None, progress: Progress) -> 
             found = maps(reg, image, progress)
         except InverseError as error:
             remarks += (f"no maps on the fixed grid: {error}",)
+    document = {**document, "warnings": [*document["warnings"], *remarks]}
     names = document.get("file_names") or {Path(name).name: Path(name).name for name in document.get("files", ())}
     names = names or {RECORD: record.name}
     return Subject(reg, rows, document, found, read_layers(folder, image, names), tuple(names.items())), remarks
@@ -85,9 +86,13 @@ def _fixed_image(result: Path, document: Any, given: Path | None) -> tuple[Image
     if path is None:
         return None, ()
     if given is None and not (unchanged(recorded) if recorded else path.exists()):
-        return None, (f"the fixed image is not, or no longer, at {path}: give it with --fixed-image to see it",)
+        return None, (
+            f"{path.name}, the fixed image, is not where it was, or not what it was: give it with --fixed-image",
+        )
     image = read_image(path, spacing=recorded_spacing(result, None))
     grid = recorded_grid(result, "fixed")
     if grid is not None and not same_place(image.grid, grid):
         raise FileError(f"{path}: expected an image on the grid of the result's maps, found another")
+    if given is not None and recorded and fingerprint(given)["sha256"] != recorded["sha256"]:
+        return image, (f"{given.name} is not the fixed image that was registered: its content is another",)
     return image, ()

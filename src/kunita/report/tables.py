@@ -69,7 +69,7 @@ def landmark_table(rows: LandmarkRows) -> Table:
         Column("name", "of the landmark", number=False), Column("before", "distance before the registration, mm"),
         Column("after", "distance after it, mm: how closely the fit follows the mark"),
         Column("left out", "error if it is predicted from the others, mm"),
-        Column("region", "probability of the smallest region that holds it then, %: near 100 is a surprise"),
+        Column("held by", "probability of the smallest region that holds it then, %: near 100 is a surprise"),
         Column("sd", "posterior standard deviation of the map there, mm"),
         Column("95 % radius", "of the map there, mm"),
         *((Column("weight", "in the robust fit"),) if weighted else ()),
@@ -77,8 +77,11 @@ def landmark_table(rows: LandmarkRows) -> Table:
     )  # fmt: skip
     shown = _worst(rows)
     made = [_landmark_row(rows, numbers[i], int(i), weighted=weighted) for i in shown]
-    note = f"The {MOST_ROWS} that are predicted worst; all {len(rows.names)} are in landmarks.csv."
-    return Table("landmark-table", "Landmarks (mm)", columns, tuple(made), note if len(shown) < len(rows.names) else "")
+    n = len(rows.names)
+    note = f"{n} {'landmark' if n == 1 else 'landmarks'}, lengths in mm; a name leads the viewer to its place."
+    if len(shown) < n:
+        note = f"The {MOST_ROWS} of {n} landmarks that are predicted worst; all are in landmarks.csv. Lengths in mm."
+    return Table("landmark-table", "Landmarks (mm)", columns, tuple(made), note)
 
 
 def _worst(rows: LandmarkRows) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const element = (id) => document.getElementById(id);
-const number = (x) => (Math.abs(x) < 100 ? x.toFixed(2) : x.toFixed(1)).replace("-", "−");
-const numbers = (point) => point.map(number).join(", ");
+const signed = (text) => (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
+const number = (x) => signed(x !== 0 && Math.abs(x) < 0.1 ? x.toPrecision(2) : x.toFixed(Math.abs(x) < 100 ? 2 : 1));
+const decimals = Math.max(1, Math.ceil(1 - Math.log10(data.stepMm || 1))); // of a place: a tenth of a step
+const numbers = (point) => point.map((x) => signed(x.toFixed(Math.max(2, decimals)))).join(", ");
 
 const turned = (vector) => data.reach.turn.map((row) => row.reduce((sum, a, k) => sum + a * vector[k], 0));
 
@@ -56,7 +58,7 @@ function tell(known, label) {
   };
   if (!known) {
     put("dt", "outside");
-    put("dd", "of what this page carries");
+    put("dd", "This page carries nothing there.");
     return;
   }
   const { rows, far } = facts(known, label);
@@ -71,7 +73,7 @@ function tell(known, label) {
 const atPlace = (readout, point, label) => {
   const known = readout.at(point);
   tell(known, label);
-  [...document.querySelectorAll("#go input")].forEach((input, k) => { input.value = point[k].toFixed(1); });
+  [...document.querySelectorAll("#go input")].forEach((input, k) => { input.value = signed(point[k].toFixed(decimals)).replace("−", "-"); });
   return known;
 };
 
@@ -79,8 +81,8 @@ function onPlaces(goTo) {
   element("go").addEventListener("submit", (event) => {
     event.preventDefault();
     const inputs = [...document.querySelectorAll("#go input")];
-    const point = inputs.map((input) => parseFloat(input.value.replace(",", ".").replace("−", "-")));
-    inputs.forEach((input, k) => input.setAttribute("aria-invalid", String(Number.isNaN(point[k]))));
+    const point = inputs.map((input) => (input.value.trim() ? Number(input.value.replace(",", ".").replace("−", "-")) : NaN));
+    inputs.forEach((input, k) => input.setAttribute("aria-invalid", String(!Number.isFinite(point[k]))));
     if (point.every(Number.isFinite)) goTo(point);
   });
 }
@@ -179,7 +181,7 @@ const OUTLINES = { // 0 to 3: inside so many of the borders, not drawn; 4 to 6: 
 const OPTIONS = {
   isSliceMM: true, backColor: [0, 0, 0, 1], crosshairColor: [1, 0.25, 0.2, 0.9], crosshairWidth: 1, loadingText: "", logLevel: "error",
   dragAndDropEnabled: false, multiplanarShowRender: 0, multiplanarPadPixels: 4, meshThicknessOn2D: 6,
-  isColorbar: false, scrollRequiresFocus: true, show3Dcrosshair: true, isRadiologicalConvention: false, fontColor: [1, 1, 1, 1],
+  meshXRay: 0.4, isColorbar: false, scrollRequiresFocus: true, show3Dcrosshair: true, isRadiologicalConvention: false, fontColor: [1, 1, 1, 1],
 };
 
 async function volumeOf(name) {
@@ -246,7 +248,11 @@ function connected(nv, canvas, names, meshes, readout) {
     });
   });
   const kinds = { slices: nv.sliceTypeMultiplanar, axial: nv.sliceTypeAxial, coronal: nv.sliceTypeCoronal, sagittal: nv.sliceTypeSagittal, render: nv.sliceTypeRender };
-  element("layout").addEventListener("change", (event) => nv.setSliceType(kinds[event.target.value]));
+  element("layout").addEventListener("change", (event) => {
+    const whole = event.target.value === "render"; // in 3-D the colours would hide everything
+    opacity("radius", whole ? 0 : Number(element("colours").value) / 100);
+    nv.setSliceType(kinds[event.target.value]);
+  });
   canvas.addEventListener("keydown", (event) => {
     const depth = { PageUp: 1, PageDown: -1 }[event.key], step = STEPS[event.key] || (depth && [0, 0]);
     if (!step) return;
@@ -264,10 +270,29 @@ function connected(nv, canvas, names, meshes, readout) {
 
 // ------------------------------------------------------------------------------------------------------------- begin
 
+// The names in the tables lead the viewer to their places.
+function onNames(tableId, places, goTo) {
+  const byName = new Map(places.map(({ name, place }) => [name, place]));
+  document.querySelectorAll(`#${tableId} tbody th`).forEach((cell) => {
+    const place = byName.get(cell.textContent), button = document.createElement("button");
+    if (!place) return;
+    button.type = "button";
+    button.className = "place";
+    button.textContent = cell.textContent;
+    button.addEventListener("click", () => {
+      goTo(place);
+      element("viewer").scrollIntoView({ block: "start" });
+    });
+    cell.replaceChildren(button);
+  });
+}
+
 async function begin() {
   const buffer = await inflated("blob-readout"), readout = new Readout(data.readout, new Float32Array(buffer));
   const look = data.kind === "volume" ? await lookAtVolumes(readout) : lookAtPlanes(readout);
   look.goTo(data.start);
+  onNames("landmark-table", data.landmarks.map(({ name, predicted }) => ({ name, place: predicted })), look.goTo);
+  onNames("target-table", data.targets, look.goTo);
   if (element("waiting")) element("waiting").remove();
   return { readout, ...look };
 }
