@@ -39,6 +39,16 @@ Function = Callable[[np.ndarray, Progress], np.ndarray]
 """(m, d) world points and a progress → (m, c) values."""
 
 
+FINE_VOXEL, SMALL_EXTENT = 0.2, 20.0
+"""Voxels and boxes, mm, below which errors are allowed in proportion: a micrometre is much under a microscope."""
+
+
+def fineness(grid: Grid) -> float:
+    """The share of the usual tolerances, which are in millimetres, that a grid of small voxels or extent allows."""
+    extent = float(((np.array(grid.shape) - 1) * grid.spacing).max()) or SMALL_EXTENT
+    return min(1.0, float(grid.spacing.min()) / FINE_VOXEL, extent / SMALL_EXTENT)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class SmoothField:
     """A vector-valued function on a grid, known at nodes.

@@ -24,6 +24,7 @@ from kunita.outputs.dense import (
     Lattice,
     Progress,
     SmoothField,
+    fineness,
     lattice_map,
     random_places,
     slabs,
@@ -96,7 +97,7 @@ class PullBack:
     def remarks(self) -> tuple[str, ...]:
         """What to say of a field that could not be made exact enough."""
         error = float(np.linalg.norm(self.field.error[: self.grid.dimension]))
-        if error <= MEAN_TOLERANCE:
+        if error <= MEAN_TOLERANCE * fineness(self.grid):
             return ()
         return (f"the map varies faster than could be computed: interpolated, it errs by up to {error:.2g} mm",)
 
@@ -185,7 +186,7 @@ def maps(reg: Registration, reference: Any, progress: Progress = lambda fraction
     around = reg.evaluation.predict(reg.moving.points).mean
     field = smooth_field(
         in_batches(lambda y: _everything(reg.evaluation, back, y)),
-        lambda exact: _tolerances(exact, grid.dimension),
+        lambda exact: _tolerances(exact, grid.dimension, fineness(grid)),
         grid,
         spacing,
         around,
@@ -233,7 +234,7 @@ def pull_back(
     posterior = reg.posterior
     affine = posterior.affine if inverse else np.linalg.inv(posterior.affine)
     displace = lambda map_, x: displacement(map_, x, affine, inverse=inverse)
-    tolerances = lambda exact: np.full_like(exact, MEAN_TOLERANCE)
+    tolerances = lambda exact: np.full_like(exact, MEAN_TOLERANCE * fineness(grid))
     landmarks = reg.moving.points if inverse else reg.fixed.points
     spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
     exactly = in_batches(lambda x: displace(reg.evaluation, x))
@@ -354,17 +355,17 @@ def _everything(map_: Evaluation, back: np.ndarray, y: np.ndarray) -> np.ndarray
     return np.c_[displacement, packed(np.asarray(pre.covariance)), determinant, packed(pre.carried_back)]
 
 
-def _tolerances(exact: np.ndarray, d: int) -> np.ndarray:
+def _tolerances(exact: np.ndarray, d: int, share: float) -> np.ndarray:
     """Allowed errors; a covariance may err by what changes a standard deviation by its tolerance: δΛ = 2σδσ.
 
     And so that FC, whose logarithm is the last, errs by no more than promised.
     """
-    columns, allowed = _columns(d), np.empty_like(exact)
+    columns, allowed, std = _columns(d), np.empty_like(exact), share * STD_TOLERANCE
     allowed[:, -1] = PROMISED_FC
-    allowed[:, columns.displacement] = MEAN_TOLERANCE
+    allowed[:, columns.displacement] = share * MEAN_TOLERANCE
     allowed[:, columns.determinant] = DETERMINANT_TOLERANCE
     for part in (columns.covariance, columns.carried_back):
-        allowed[:, part] = 2 * STD_TOLERANCE * np.maximum(summarise("std", exact[:, part]), STD_TOLERANCE)[:, None]
+        allowed[:, part] = 2 * std * np.maximum(summarise("std", exact[:, part]), std)[:, None]
     return allowed
 
 

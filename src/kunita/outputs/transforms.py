@@ -17,7 +17,7 @@ import numpy as np
 from kunita.data.image import Grid
 from kunita.evaluation import Evaluation
 from kunita.kernels import length_scales
-from kunita.outputs.dense import Progress, SmoothField, finest_spacing, smooth_field, spline_weights
+from kunita.outputs.dense import Progress, SmoothField, fineness, finest_spacing, smooth_field, spline_weights
 from kunita.outputs.maps import NODES_PER_SCALE, displacement, faster_form, in_batches
 from kunita.registration import Registration
 
@@ -42,16 +42,18 @@ class CompositeTransform:
         grid: where the displacement is known.
         displacement: u, (…, d), mm, along the world's axes.
         error_mm: the largest error of interpolating u that was seen.
+        tolerance_mm: the largest that is good.
     """
 
     affine: np.ndarray
     grid: Grid
     displacement: np.ndarray
     error_mm: float
+    tolerance_mm: float = TOLERANCE
 
     @property
     def good(self) -> bool:
-        return self.error_mm <= TOLERANCE
+        return self.error_mm <= self.tolerance_mm
 
     def total_displacement(self) -> np.ndarray:
         """L(x + u(x)) − x at the grid's points: the whole map as one field."""
@@ -87,6 +89,7 @@ def landmark_box(points: np.ndarray, length_scale: float) -> Grid:
 def _composite(
     reg: Registration, box: Grid, around: np.ndarray, progress: Progress, *, inverse: bool
 ) -> CompositeTransform:
+    tolerance = TOLERANCE * fineness(box)
     box, d = upright(box), box.dimension
     affine = reg.posterior.affine if inverse else np.linalg.inv(reg.posterior.affine)
     back = np.linalg.inv(affine[:d, :d]).T
@@ -95,12 +98,12 @@ def _composite(
         return displacement(map_, x, affine, inverse=inverse) @ back
 
     field = smooth_field(
-        in_batches(lambda x: displace(reg.evaluation, x)), lambda exact: np.full_like(exact, SPLINE_SHARE * TOLERANCE),
+        in_batches(lambda x: displace(reg.evaluation, x)), lambda exact: np.full_like(exact, SPLINE_SHARE * tolerance),
         _divided(box, (FINE,) * d), min(length_scales(reg.kernel)) / NODES_PER_SCALE, around, progress,
         between_voxels=True, faster=faster_form(reg.posterior, displace),
     )  # fmt: skip
-    vectors, error = _coarsest(field)
-    return CompositeTransform(affine, _divided(box, vectors.shape[:-1]), vectors, error)
+    vectors, error = _coarsest(field, tolerance)
+    return CompositeTransform(affine, _divided(box, vectors.shape[:-1]), vectors, error, tolerance)
 
 
 def upright(box: Grid) -> Grid:
@@ -124,7 +127,7 @@ def _divided(box: Grid, counts: tuple[int, ...]) -> Grid:
     return Grid(counts, affine)
 
 
-def _coarsest(field: SmoothField) -> tuple[np.ndarray, float]:
+def _coarsest(field: SmoothField, tolerance: float) -> tuple[np.ndarray, float]:
     """The vectors of the coarsest grid whose linear interpolation stays within the tolerance, and its error, mm.
 
     The spacing follows from the field's second derivatives; the error is then measured where the posterior is known.
@@ -134,15 +137,15 @@ def _coarsest(field: SmoothField) -> tuple[np.ndarray, float]:
     extents = (FINE - 1) * field.grid.spacing
     least, bend = finest_spacing(field.grid, MOST_VECTORS), _bend(field)
     splines = float(np.linalg.norm(field.error))
-    spacing = max(least, np.sqrt(max(TOLERANCE - splines, SPLINE_SHARE * TOLERANCE) / max(bend, 1e-12)))
+    spacing = max(least, np.sqrt(max(tolerance - splines, SPLINE_SHARE * tolerance) / max(bend, 1e-12)))
     while True:
         counts = np.maximum(np.ceil(extents / spacing).astype(int) + 1, 2)
         vectors = _vectors(field, counts, extents / (counts - 1))
         missed = _interpolated(vectors, field.checks / (FINE - 1) * (counts - 1)) - field.exact
         error = float(max(np.linalg.norm(missed, axis=1).max(), splines + bend * spacing**2))
-        if error <= TOLERANCE or spacing <= least:
+        if error <= tolerance or spacing <= least:
             return vectors, error
-        spacing = max(least, 0.95 * spacing * float(np.clip(np.sqrt(TOLERANCE / error), 0.3, 1.0)))
+        spacing = max(least, 0.95 * spacing * float(np.clip(np.sqrt(tolerance / error), 0.3, 1.0)))
 
 
 def _bend(field: SmoothField) -> float:

@@ -24,7 +24,7 @@ MOST_PIXELS = 1_500_000
 """Of a picture on a page."""
 
 NOT_EXACT = 0.05
-"""Numbers that err by more than this, mm, are said to."""
+"""Numbers that err by more than this share of a typical 95 % radius are said to."""
 
 SIDES = "The patient's left is at the left."
 
@@ -121,7 +121,8 @@ def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, laye
         made = _volume_look(found, layers)
     else:
         made = _plane_look(reg, rows, found, seen, layers)
-    note = f"{made.note} {_exactness(max(seen.displacement_error_mm, seen.radius_error_mm))}"
+    error = max(seen.displacement_error_mm, seen.radius_error_mm)
+    note = f"{made.note} {_exactness(error, float(np.median(_radii(rows))))}"
     three = found.grid.dimension == 3
     return dataclasses.replace(
         made, note=note, data={**common, **made.data, "kind": made.kind}, blobs=(blob, *made.blobs),
@@ -129,9 +130,13 @@ def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, laye
     )  # fmt: skip
 
 
-def _exactness(error_mm: float) -> str:
-    """How good the numbers of a click are."""
-    if not error_mm <= NOT_EXACT:
+def _radii(rows: LandmarkRows) -> np.ndarray:
+    return GaussianPoints(rows.predicted, rows.covariances).radius(0.95)
+
+
+def _exactness(error_mm: float, radius_mm: float) -> str:
+    """How good the numbers of a click are, beside what is uncertain anyway."""
+    if not error_mm <= NOT_EXACT * radius_mm:
         size = f"{error_mm:.2g} mm" if error_mm < 1 else "a millimetre and more"
         return f"The deformation is too violent for this page: numbers of a click err by up to {size}, in places."
     return f"Numbers of a click are within {error_mm:.1g} mm of the posterior, where that was checked."
