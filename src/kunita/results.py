@@ -54,9 +54,6 @@ Tell = Callable[[str], Progress]
 class Request:
     """What to make beside the record: the user's files, and the forms that were asked for."""
 
-    moving: Path | None = None
-    fixed: Path | None = None
-    prior: Path | None = None
     moving_image: Path | None = None
     fixed_image: Path | None = None
     labels: Path | None = None
@@ -68,6 +65,9 @@ class Request:
     nifti_xfm: bool = False
     report: bool = True
     bids: BidsNames | None = None
+    moving: Path | None = None
+    fixed: Path | None = None
+    prior: Path | None = None
     command: str | None = None
 
     @property
