@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from scipy.special import gammainc
+from scipy.special import bdtr, bdtrik, gammainc
 
 LEVELS = (0.50, 0.80, 0.90, 0.95, 0.99)
 
@@ -98,6 +98,19 @@ def pit(squared: np.ndarray, dimension: int) -> np.ndarray:
 def covered(transformed: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
     """(n, l) whether each point is inside its region of each probability; the mean over points is the coverage."""
     return transformed[:, None] <= np.array(levels)
+
+
+def honest_coverage(n: int, levels: np.ndarray, probability: float) -> tuple[np.ndarray, np.ndarray]:
+    """Between which shares of n independent, honest regions of each level hold, with this probability: binomial."""
+    inner = np.clip(levels, 1e-9, 1 - 1e-9)
+    ends = [_binomial_quantile(q, n, inner) / n for q in (0.5 - probability / 2, 0.5 + probability / 2)]
+    return ends[0], ends[1]
+
+
+def _binomial_quantile(q: float, n: int, p: np.ndarray) -> np.ndarray:
+    """The least k with P(at most k of n) ≥ q."""
+    k = np.ceil(np.nan_to_num(bdtrik(q, n, p), nan=0.0) - 1e-9)
+    return np.where((k > 0) & (bdtr(np.maximum(k - 1, 0), n, p) >= q), k - 1, np.maximum(k, 0))
 
 
 def calibration_error(coverage: np.ndarray, levels: tuple[float, ...] = CALIBRATION_LEVELS) -> np.ndarray | np.floating:

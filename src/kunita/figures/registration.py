@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
-from scipy.special import bdtr, bdtrik
 
 from kunita.figures.themed import ACCENT, FAINT, INK, SECOND, WARN, shortened, text_width, themed
 from kunita.inference.solve import Progress
+from kunita.scores import honest_coverage
 
 WIDTH = 6.0
 """Inches, that is 432 units of the drawing: a text of 8 has 9 pixels on a column of 480."""
@@ -170,7 +170,7 @@ def calibration_curve(pits: np.ndarray, band: float = 0.95) -> Figure:
     n, pits = len(pits), np.sort(pits)
     figure, (axes,) = _figure(3.3)
     levels = np.linspace(0, 1, 401)
-    low, high = chance(n, levels, band)
+    low, high = honest_coverage(n, levels, band)
     words = f"honest predictions of {n} landmarks, {100 * band:.0f} %"
     axes.fill_between(100 * levels, 100 * low, 100 * high, color=FAINT, alpha=0.28, linewidth=0, label=words)
     axes.plot([0, 100], [0, 100], color=INK, linestyle=":", linewidth=1.0)
@@ -182,19 +182,6 @@ def calibration_curve(pits: np.ndarray, band: float = 0.95) -> Figure:
     axes.set(xlim=(0, 100), ylim=(0, 100), xlabel="promised (%)", ylabel="landmarks inside (%)")
     _legend(axes)
     return figure
-
-
-def chance(n: int, levels: np.ndarray, probability: float) -> tuple[np.ndarray, np.ndarray]:
-    """Quantiles of the share of n independent landmarks that are inside: binomial, so steps."""
-    inner = np.clip(levels, 1e-9, 1 - 1e-9)
-    ends = [_binomial_quantile(q, n, inner) / n for q in (0.5 - probability / 2, 0.5 + probability / 2)]
-    return ends[0], ends[1]
-
-
-def _binomial_quantile(q: float, n: int, p: np.ndarray) -> np.ndarray:
-    """The least k with P(at most k of n) ≥ q."""
-    k = np.ceil(np.nan_to_num(bdtrik(q, n, p), nan=0.0) - 1e-9)
-    return np.where((k > 0) & (bdtr(np.maximum(k - 1, 0), n, p) >= q), k - 1, np.maximum(k, 0))
 
 
 # ------------------------------------------------------------------------------------------------------------ Jacobian

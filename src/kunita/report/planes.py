@@ -230,7 +230,7 @@ def _letters(view: View, low: np.ndarray, size: np.ndarray, reach: float) -> Ite
 
 def outline_path(probability: np.ndarray, grid: Grid, level: float) -> str:
     """Where a probability on a 2-D grid reaches a level, as a path in the grid's own plane."""
-    from contourpy import contour_generator  # comes with matplotlib
+    from contourpy import contour_generator  # takes long to import
 
     lines = [grid.world(np.asarray(line)) for line in contour_generator(z=probability.T).lines(level)]
     return "".join(f"M{_numbers(*line[0])}L{_numbers(*line[1:].ravel())}" for line in lines)
