@@ -144,9 +144,9 @@ def scene_of(n, d=3, doubtful=None, seed=0):
 @every
 def test_a_card_is_well_formed_in_html_and_in_xml_and_can_be_written_to_a_file(make):
     for text in both(make):
-        Tags(text)
-        ElementTree.fromstring(text)
-        text.encode("utf-8")
+        assert Tags(text).seen
+        assert ElementTree.fromstring(text).tag == "div"
+        assert text.encode("utf-8")
 
 
 @every

@@ -33,6 +33,7 @@ from kunita.io.case_table import read_cases
 from kunita.io.prior_files import read_prior
 from kunita.io.result_folder import REPORT, check_result, result_folder
 from kunita.io.summary_files import plain
+from kunita.io.writing import write_text
 from kunita.prior import Prior
 
 PLATES = ("calibration", "errors", "sparsification")
@@ -109,11 +110,11 @@ def _write(experiment: Experiment, found: tuple[Tried, ...], how: Learning, args
     with result_folder(args.out, FILES, overwrite=args.overwrite) as staged:
         write_experiment(experiment, staged)
         if REPORT in experiment.beside:
-            from kunita.report.cohort_files import cohort_origin, write_page
+            from kunita.report.cohort_files import cohort_origin
             from kunita.report.cohort_page import Studied, study_page
 
             origin = cohort_origin(args.cases, getattr(args, "typed", None), args.prior)
-            write_page(study_page(Studied(experiment, found, how, origin)), staged / REPORT)
+            write_text(staged / REPORT, study_page(Studied(experiment, found, how, origin)))
     for name in stale & set(FILES) - {f"{experiment.name}.json"}:
         (args.out / name).unlink(missing_ok=True)
 

@@ -17,7 +17,7 @@ from kunita.inputs import keep_compiled
 from kunita.io.case_table import read_cases
 from kunita.io.prior_files import prior_document, write_prior
 from kunita.io.summary_files import plain
-from kunita.io.writing import check_writable
+from kunita.io.writing import check_writable, write_text
 from kunita.kernels import describe_kernel
 from kunita.prior import Prior
 
@@ -59,7 +59,7 @@ def _write_page(
     page: Path, prior: Prior, lesson: Lesson, cases: tuple[Case, ...], args: Namespace, progress: Progress
 ) -> None:
     """Register all cases with the prior, in as many rows as the largest has, and write the page about them."""
-    from kunita.report.cohort_files import cohort_origin, write_page
+    from kunita.report.cohort_files import cohort_origin
     from kunita.report.cohort_page import Learned, prior_page
 
     held, num_rows = [], max(len(case) for case in cases)
@@ -70,7 +70,7 @@ def _write_page(
     profile = cohort_profile(cases, prior, lesson)
     origin = cohort_origin(args.cases, getattr(args, "typed", None))
     subject = Learned(args.cases.name, prior, lesson, cases, tuple(held), aligned, profile, origin)
-    write_page(prior_page(subject), page, overwrite=args.overwrite)
+    write_text(page, prior_page(subject), overwrite=args.overwrite)
 
 
 def _rigid_errors(case: Case) -> np.ndarray:

@@ -18,7 +18,7 @@ from kunita.outputs.maps import maps
 from kunita.outputs.summary import landmark_rows, summary
 from kunita.report import look
 from kunita.report.files import result_files
-from kunita.report.methods import methods
+from kunita.report.methods import methods, program
 from kunita.report.page import Subject, page
 from problems import registered
 from report.conftest import HOSTILE
@@ -171,6 +171,7 @@ def test_the_methods_say_what_was_done(model, robust):
     assert ("flow of diffeomorphisms" in text) == (model != "small")
     assert ("Student's t" in text) == robust
     assert f"{document['n_landmarks']} pairs" in text
+    assert program(kunita.__version__, model, document["align"]) in text
     assert not re.search(r"\bNone\b|\{|\bnan\b", text)
 
 

@@ -30,6 +30,12 @@ def complete(path: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Pa
         partial.unlink(missing_ok=True)
 
 
+def write_text(path: str | os.PathLike, text: str, *, overwrite: bool = False) -> None:
+    """Write a text as UTF-8; what is no letter (half of one, from a broken file) is marked."""
+    with complete(path, overwrite=overwrite) as partial:
+        partial.write_bytes(text.encode("utf-8", "replace"))
+
+
 def check_writable(target: Path, *, overwrite: bool) -> None:
     """Refuse a place where nothing can be written, before anything is computed."""
     if target.exists() and not overwrite:

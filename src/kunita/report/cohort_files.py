@@ -1,4 +1,4 @@
-"""The pages of cohorts and files: what went in, and where the page goes."""
+"""Where the numbers of a cohort's page come from."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 from kunita.io.case_table import CaseFiles, read_case_table
 from kunita.io.provenance import provenance
-from kunita.io.writing import complete
 
 
 def cohort_origin(table: Path, command: str | None, prior: Path | None = None) -> Any:
@@ -21,9 +20,3 @@ def _landmark_files(files: CaseFiles) -> Iterator[tuple[str, Path]]:
         words = side if files.fixed else "moving and fixed"
         for k, path in enumerate(paths):
             yield f"{files.name}: {words}{f', rater {k + 1}' if len(paths) > 1 else ''}", path
-
-
-def write_page(page: str, path: Path, *, overwrite: bool = False) -> None:
-    """Write a page, which appears under its name only when it is complete."""
-    with complete(path, overwrite=overwrite) as partial:
-        partial.write_text(page, encoding="utf-8")

@@ -9,7 +9,9 @@ from kunita.cohort.study_tables import MethodRow
 from kunita.kernels import describe_kernel
 from kunita.prior import Prior
 from kunita.report.cohort_tables import between, percent
-from kunita.report.methods import MODELS
+from kunita.report.methods import program
+
+WEAKLY = ", with weakly informative log-normal priors on the parameters"
 
 HOW_LEARNED = {
     Learning.OTHERS: "maximised the summed marginal likelihood of the other cases (leave-one-patient-out)",
@@ -32,9 +34,9 @@ def study_methods(settings: Any, learning: Learning, mine: MethodRow, rigid: Met
     covered = between(*map(percent, (mine.coverage_95, mine.coverage_95_low, mine.coverage_95_high)))
     return " ".join((
         f"{mine.landmarks} pairs of homologous landmarks of {mine.cases} cases in {d}-D were registered with "
-        f"{_model(prior)}",
+        f"{program(kunita.__version__, prior.model, prior.align)}",
         f"Each landmark was left out in turn: {how}, and it was predicted with its uncertainty.",
-        f"Kernel and noise {HOW_LEARNED[learning]}.",
+        f"Kernel and noise {HOW_LEARNED[learning]}{'' if learning is Learning.GIVEN else WEAKLY}.",
         f"The mean error of left-out landmarks was {_millimetres(mine)}, with rigid alignment alone",
         f"{_millimetres(rigid)};",
         f"{covered} of them fell inside their 95 % regions, and the mean negative log density was {mine.nll:.2f} nats "
@@ -47,24 +49,13 @@ def prior_methods(prior: Prior) -> str:
     """How a prior was learned."""
     return " ".join((
         f"{prior.num_landmarks} pairs of homologous landmarks of {len(prior.cases)} cases were modelled with "
-        f"{_model(prior)}",
+        f"{program(kunita.__version__, prior.model, prior.align)}",
         "Kernel and noise maximised the summed marginal likelihood of all cases, with weakly informative log-normal "
         f"priors on the parameters: {describe_kernel(prior.kernel)}{_noise(prior)}.",
         *(f"The {one.name} was {one.value:.3g} (95 % from {one.low:.3g} to {one.high:.3g})."
           for one in prior.chosen if one.decided),
         *(f"The cases did not determine the {name}." for name in prior.undecided),
     ))  # fmt: skip
-
-
-def _model(prior: Prior) -> str:
-    aligned = (
-        "without an alignment" if prior.align == "none" else f"with a {prior.align} alignment as part of the model"
-    )
-    return (
-        f"Kunita {kunita.__version__}, which implements the probabilistic diffeomorphic registration of Wassermann et "
-        f"al. (2014): velocities have a Gaussian-process prior, the mean deformation is the flow that maximises the "
-        f"posterior ({MODELS.get(prior.model, prior.model)}), {aligned}."
-    )
 
 
 def _noise(prior: Prior) -> str:

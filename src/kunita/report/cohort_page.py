@@ -22,11 +22,11 @@ from kunita.report.answer import Answer
 from kunita.report.cohort_answer import learning_remarks, prior_answer, study_answer
 from kunita.report.cohort_drawings import case_drawings, own_calibration, profile_drawing, study_drawings
 from kunita.report.cohort_methods import prior_methods, study_methods
-from kunita.report.cohort_tables import Shown, by_error, case_table, cohort_inputs, landmark_table, method_table
+from kunita.report.cohort_tables import Shown, by_error, case_table, landmark_table, method_table
 from kunita.report.drawings import Drawing
 from kunita.report.methods import citations
-from kunita.report.page import rendered, without_folders
-from kunita.report.tables import MOST_ROWS, Table
+from kunita.report.page import origin_facts, rendered
+from kunita.report.tables import MOST_ROWS, Table, input_table
 
 SECTIONS = (
     ("answer", "Answer"), ("cases", "Cases"), ("figures", "Figures"), ("comparison", "Methods compared"),
@@ -147,7 +147,7 @@ def _cohort_page(
         [(anchor, name) for anchor, name in SECTIONS if there.get(anchor, True)],
         answer=answer, findings=findings, case_figures=tuple(case_drawings(cases)), case_table=case_table(cases),
         figures=figures, comparison=comparison, details=[(one, landmark_table(one)) for one in shown],
-        provenance=tuple(_provenance(origin, facts, chance)), inputs=cohort_inputs(origin), methods=words,
+        provenance=tuple(_provenance(origin, facts, chance)), inputs=input_table(origin["inputs"]), methods=words,
         citations=citations({"version": kunita.__version__}), created=origin.get("created"), notices="",
         scripts=("page.js", "cohort.js"),
     )  # fmt: skip
@@ -169,10 +169,6 @@ def _said(value: Any) -> str:
 
 
 def _provenance(origin: Any, facts: Sequence[tuple[str, str]], chance: str) -> Iterator[tuple[str, str]]:
-    if origin.get("command"):
-        yield "command", without_folders(origin["command"])
-    if origin.get("created"):
-        yield "made", origin["created"]
-    yield "software", ", ".join(f"{name} {version}" for name, version in origin["software"].items())
+    yield from origin_facts(origin)
     yield "random numbers", chance
     yield "settings", "; ".join(f"{name}: {value}" for name, value in facts)

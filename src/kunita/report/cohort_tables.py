@@ -2,8 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import PurePath
-from typing import Any
 
 import numpy as np
 
@@ -228,22 +226,3 @@ def _landmark_row(one: Shown, i: int) -> Row:
 
 
 # -------------------------------------------------------------------------------------------------------------- inputs
-
-
-def cohort_inputs(origin: Any) -> Table:
-    """The files that went in, by name alone: a page may be sent to others."""
-    columns = (
-        Column("input", number=False), Column("file", number=False), Column("bytes"), Column("SHA-256", number=False),
-    )  # fmt: skip
-    rows = tuple(
-        Row(
-            (
-                Cell(role),
-                Cell(PurePath(one["path"]).name),
-                number(float(one["bytes"]), f"{one['bytes']:,}"),
-                Cell(one["sha256"]),
-            )
-        )
-        for role, one in origin["inputs"].items()
-    )
-    return Table("inputs", "Inputs", columns, rows)

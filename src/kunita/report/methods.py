@@ -32,13 +32,20 @@ def citations(document: Any) -> tuple[str, ...]:
     return tuple(text.format(version=document["version"]) for text in CITATIONS)
 
 
-def _fit(document: Any) -> str:
-    align, n = document["align"], document["n_landmarks"]
+def program(version: str, model: str, align: str) -> str:
+    """What was at work: the end of one sentence, and another on the alignment."""
     aligned = "No alignment was part of the model" if align == "none" else f"A {align} alignment was part of the model"
     return (
-        f"{n} pairs of homologous landmarks in {document['dimension']}-D, paired by {document['pairing']}, were "
-        f"registered with Kunita {document['version']}, which implements the probabilistic diffeomorphic registration "
-        f"of Wassermann et al. (2014): {MODELS.get(document['model'], document['model'])}. {aligned}."
+        f"Kunita {version}, which implements the probabilistic diffeomorphic registration of Wassermann et al. (2014): "
+        f"{MODELS[model]}. {aligned}."
+    )
+
+
+def _fit(document: Any) -> str:
+    return (
+        f"{document['n_landmarks']} pairs of homologous landmarks in {document['dimension']}-D, paired by "
+        f"{document['pairing']}, were registered with "
+        f"{program(document['version'], document['model'], document['align'])}"
     )
 
 

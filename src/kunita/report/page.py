@@ -81,7 +81,8 @@ def page(subject: Subject) -> str:
         answer=answer(document, rows, _doubts(reg)), look=looking, figures=drawn, landmarks=landmark_table(rows),
         targets=targets,
         parameters=tuple(_parameters(reg, document)), provenance=tuple(_provenance(document)),
-        files=result_files(subject.files, document["dimension"], _spacings(document)), inputs=input_table(document),
+        files=result_files(subject.files, document["dimension"], _spacings(document)),
+        inputs=input_table(_roles(document)),
         methods=methods(document), citations=citations(document), created=document.get("created"),
         data={**looking.data, "targets": _target_places(document)}, blobs=looking.blobs,
         notices=licences() if looking.kind == "volume" else "",
@@ -205,13 +206,22 @@ def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
         yield "low rank", f"{reg.truncation.num_controls} control points; at most {reg.truncation.mean_error_mm:.1g} mm"
 
 
-def _provenance(document: Any) -> Iterator[tuple[str, str]]:
-    if document.get("command"):
-        yield "command", without_folders(document["command"])
-    if document.get("created"):
-        yield "made", document["created"]
-    software = document.get("software") or {"kunita": document["version"]}
+def _roles(document: Any) -> dict[str, Any]:
+    return {role.replace("_", " "): one for role, one in (document.get("inputs") or {}).items()}
+
+
+def origin_facts(origin: Any) -> Iterator[tuple[str, str]]:
+    """Command, time and programs, as far as they are known."""
+    if origin.get("command"):
+        yield "command", without_folders(origin["command"])
+    if origin.get("created"):
+        yield "made", origin["created"]
+    software = origin.get("software") or {"kunita": origin["version"]}
     yield "software", ", ".join(f"{name} {version}" for name, version in software.items())
+
+
+def _provenance(document: Any) -> Iterator[tuple[str, str]]:
+    yield from origin_facts(document)
     yield "random numbers", "none in the fit; label probabilities and checks use fixed ones (seeds 0 and 1)"
     yield "time", f"{_said(document['seconds'], '.2f')} s for the fit"
 

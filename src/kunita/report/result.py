@@ -13,7 +13,7 @@ from kunita.io.recorded_grids import recorded_grid, recorded_spacing, same_place
 from kunita.io.registration_files import load
 from kunita.io.result_folder import RECORD, SUMMARY, find_record
 from kunita.io.summary_files import summary_document
-from kunita.io.writing import complete
+from kunita.io.writing import write_text
 from kunita.outputs.dense import Progress
 from kunita.outputs.layers import Layers
 from kunita.outputs.maps import maps
@@ -26,8 +26,7 @@ LAYERS = {"warped": "warped", "labels_probability": "probability"}
 
 def write_report(subject: Subject, path: Path, *, overwrite: bool = False) -> None:
     """Write the page, which appears under its name only when it is complete."""
-    with complete(path, overwrite=overwrite) as partial:
-        partial.write_bytes(page(subject).encode("utf-8", "replace"))
+    write_text(path, page(subject), overwrite=overwrite)
 
 
 def read_layers(folder: Path, fixed: Image | None, names: Mapping[str, str] | None = None) -> Layers:

@@ -1,6 +1,7 @@
 """Tables of a page, which sort by any column."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -126,18 +127,14 @@ def _target_row(target: Any) -> Row:
     return Row(cells, "suspect" if target["extrapolates"] else "")
 
 
-def input_table(document: Any) -> Table:
+def input_table(inputs: Mapping[str, Any]) -> Table:
     """The files that went in, by name alone: a page may be sent to others."""
-    columns = (
-        Column("input", number=False),
-        Column("file", number=False),
-        Column("bytes"),
-        Column("SHA-256", number=False),
-    )
-    rows = tuple(_input_row(role, one) for role, one in (document.get("inputs") or {}).items())
-    return Table("inputs", "Inputs", columns, rows)
+    titles = ("input", "file", "bytes", "SHA-256")
+    columns = tuple(Column(title, number=title == "bytes") for title in titles)
+    return Table("inputs", "Inputs", columns, tuple(_input_row(role, one) for role, one in inputs.items()))
 
 
 def _input_row(role: str, one: Any) -> Row:
-    name, size = PurePath(one["path"]).name, one["bytes"]
-    return Row((Cell(role.replace("_", " ")), Cell(name), number(float(size), f"{size:,}"), Cell(one["sha256"])))
+    size = one["bytes"]
+    cells = (Cell(role), Cell(PurePath(one["path"]).name), number(float(size), f"{size:,}"), Cell(one["sha256"]))
+    return Row(cells)
