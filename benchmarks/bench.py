@@ -1,7 +1,7 @@
 """Everything that is timed, ours and the peers', in one run on one machine.
 
-Makes an environment per peer in `.bench`, gives all the same problems, and writes the tables of ratios to
-`benchmarks/RESULTS.md`. A run can be stopped and goes on with --resume.
+Makes an environment per peer in `.bench`, gives all the same problems, and writes the tables of
+ratios to `benchmarks/RESULTS.md`. A run can be stopped and goes on with --resume.
 
     make bench
     python benchmarks/bench.py --sections fit --only kunita torch --sizes 37 --out small.md
@@ -18,7 +18,16 @@ from pathlib import Path
 
 from peers import problems
 from peers.catalogue import EVALUATIONS, FITS, FITTED, SETTINGS, Contestant
-from peers.environments import TOO_LONG, Environment, cores, environment, processor, reason, run, tried
+from peers.environments import (
+    TOO_LONG,
+    Environment,
+    cores,
+    environment,
+    processor,
+    reason,
+    run,
+    tried,
+)
 from peers.tables import Results, Table, dense_table, fit_table, ratio_table, read_table, seconds
 from peers.trial import UNFINISHED, Result, read_result
 
@@ -65,19 +74,36 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     peers = sorted({contestant.peer for contestant in (*FITS, *EVALUATIONS)})
-    parser.add_argument("--only", nargs="+", choices=peers, default=peers, metavar="NAME", help=" ".join(peers))
-    parser.add_argument("--sizes", nargs="+", choices=FITTED, default=FITTED, metavar="N", help=" ".join(FITTED))
+    parser.add_argument(
+        "--only", nargs="+", choices=peers, default=peers, metavar="NAME", help=" ".join(peers)
+    )
+    parser.add_argument(
+        "--sizes", nargs="+", choices=FITTED, default=FITTED, metavar="N", help=" ".join(FITTED)
+    )
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
-    parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="for each peer and problem (300)")
+    parser.add_argument(
+        "--limit", type=float, default=300.0, metavar="S", help="for each peer and problem (300)"
+    )
     parser.add_argument("--resume", action="store_true", help="keep the results of an earlier run")
-    parser.add_argument("--out", type=Path, default=HERE / "RESULTS.md", help="benchmarks/RESULTS.md")
-    parser.add_argument("--folder", type=Path, default=HERE.parent / ".bench", help="environments and results (.bench)")
+    parser.add_argument(
+        "--out", type=Path, default=HERE / "RESULTS.md", help="benchmarks/RESULTS.md"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=HERE.parent / ".bench",
+        help="environments and results (.bench)",
+    )
     return parser.parse_args()
 
 
-def tables_of(section: str, arguments: argparse.Namespace, environments: dict[str, Environment]) -> list[Table]:
+def tables_of(
+    section: str, arguments: argparse.Namespace, environments: dict[str, Environment]
+) -> list[Table]:
     """The tables of one section."""
     if section == "loo":
         return [program("leave_one_out.py", arguments)]
@@ -113,7 +139,10 @@ def all_tried(
 
 
 def trial(
-    contestant: Contestant, name: str, arguments: argparse.Namespace, environments: dict[str, Environment]
+    contestant: Contestant,
+    name: str,
+    arguments: argparse.Namespace,
+    environments: dict[str, Environment],
 ) -> Result:
     """One trial, or its stored result; a line says how it went."""
     folder, peer = arguments.folder, contestant.peer
@@ -127,13 +156,19 @@ def trial(
     path.parent.mkdir(parents=True, exist_ok=True)
     stored = problems.stored(name, folder / "problems")
     where, settings = environments[peer], SETTINGS.get(peer, {})
-    result = tried(where, stored, path, contestant.method, arguments.limit, folder / "logs", settings)
-    say(f"{name}: {contestant.label}: {seconds(result)} ({time.perf_counter() - began:.0f} s in all)")
+    result = tried(
+        where, stored, path, contestant.method, arguments.limit, folder / "logs", settings
+    )
+    say(
+        f"{name}: {contestant.label}: {seconds(result)} ({time.perf_counter() - began:.0f} s in all)"
+    )
     return result
 
 
 def program(name: str, arguments: argparse.Namespace, options: Sequence[str] = ()) -> Table:
-    """The table that another program of this folder makes; where there is none, that is said in its place."""
+    """The table that another program of this folder makes; where there is none, that is said in its
+    place.
+    """
     path, written = HERE / name, arguments.folder / "results" / f"{Path(name).stem}.json"
     if not path.exists():
         return Table(f"benchmarks/{name}", [], [], ["Not run: there is no such program."])
@@ -181,15 +216,26 @@ Problems: 3-D, a draw of a Gaussian process with σ = 50 mm, scaled to 6 mm RMS,
 the paper's circle and flower with its parameters; other points of the circle are held out. “Kunita, with covariance” \
 is fitted without alignment, which no peer has; the default is to fit a rigid alignment too, shown apart.
 """
-    sections = [head, *(block.markdown() for block in blocks), COMPARABLE, "", versions(environments)]
+    sections = [
+        head,
+        *(block.markdown() for block in blocks),
+        COMPARABLE,
+        "",
+        versions(environments),
+    ]
     with complete(path, overwrite=True) as partial:
         partial.write_text("\n".join(sections) + "\n")
 
 
 def versions(environments: Iterable[Environment]) -> str:
     """What was installed where."""
-    lines = [f"- {each.peer}: {', '.join(each.packages()) if not each.fault else each.fault}" for each in environments]
-    return "\n".join(["<details><summary>Versions of all packages</summary>", "", *lines, "", "</details>"])
+    lines = [
+        f"- {each.peer}: {', '.join(each.packages()) if not each.fault else each.fault}"
+        for each in environments
+    ]
+    return "\n".join(
+        ["<details><summary>Versions of all packages</summary>", "", *lines, "", "</details>"]
+    )
 
 
 if __name__ == "__main__":

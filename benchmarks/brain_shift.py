@@ -1,8 +1,10 @@
-"""Accuracy and calibration on generated brain-shift cases, whose truth is not of the model's making.
+"""Accuracy and calibration on generated brain-shift cases, whose truth is not of the model's
+making.
 
-For each seed: mean error inside the ultrasound's fan and inside the tumour, before and after, the mean radius of the
-95 % region, and how many true points it holds; then the means over the seeds. Ratios: error after / before, and
-coverage / 95 %. (The tumour is one place: its points are right or wrong together.)
+For each seed: mean error inside the ultrasound's fan and inside the tumour, before and after, the
+mean radius of the 95 % region, and how many true points it holds; then the means over the seeds.
+Ratios: error after / before, and coverage / 95 %. (The tumour is one place: its points are right or
+wrong together.)
 
     python benchmarks/brain_shift.py [--seeds 10]
 """
@@ -13,14 +15,16 @@ import warnings
 import numpy as np
 
 import kunita
-from kunita.data.phantom import brain_shift
 from kunita.demo import against_truth
 from kunita.errors import KunitaWarning
+from kunita.phantoms.brain_shift import brain_shift
 
 
 def main():
     """Run the cases and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=10)
     warnings.simplefilter("ignore", KunitaWarning)
     rows = {"fan": [], "tumour": []}
@@ -39,7 +43,9 @@ def main():
             )
     for place, found in rows.items():
         before, after, _, held = np.mean(found, axis=0)
-        print(f"{place}: after / before {after / before:.2f}, held {held:.3f}, held / 0.95 = {held / 0.95:.2f}")
+        print(
+            f"{place}: after / before {after / before:.2f}, held {held:.3f}, held / 0.95 = {held / 0.95:.2f}"
+        )
 
 
 if __name__ == "__main__":

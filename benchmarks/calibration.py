@@ -1,17 +1,22 @@
-"""Calibration under the model: do the regions hold as many true points as they say, where the model is true?
+"""Calibration under the model: do the regions hold as many true points as they say, where the model
+is true?
 
-Truths are drawn from the Brownian flow itself, landmarks and query points jointly (Euler–Maruyama), and fitted with the
-true kernel and noise, without alignment: whatever is then wrong is the linearisation's doing. Landmarks and queries are
-uniform in a box of side 3σ, the noise is 0.1a. At the landmarks the question is whether the region around the predicted
-mean holds the landmark's true, noise-free place; away from them, whether it holds the query's. The small-deformation
-model is fitted to the same draws. A fit that did not converge counts as any other, and again in a column of its own.
+Truths are drawn from the Brownian flow itself, landmarks and query points jointly (Euler–Maruyama),
+and fitted with the true kernel and noise, without alignment: whatever is then wrong is the
+linearisation's doing. Landmarks and queries are uniform in a box of side 3σ, the noise is 0.1a. At
+the landmarks the question is whether the region around the predicted mean holds the landmark's
+true, noise-free place; away from them, whether it holds the query's. The small-deformation model is
+fitted to the same draws. A fit that did not converge counts as any other, and again in a column of
+its own.
 
-Every cell (dimension, landmarks, a/σ) has its own seeds; the file grows simulation by simulation, and a run that was
-stopped goes on where it was when the command is given again (one file for one seed and number of Euler steps).
+Every cell (dimension, landmarks, a/σ) has its own seeds; the file grows simulation by simulation,
+and a run that was stopped goes on where it was when the command is given again (one file for one
+seed and number of Euler steps).
 
-    python benchmarks/calibration.py --out calibration.csv                                   # a/σ ≤ 0.3, ±2 points
-    python benchmarks/calibration.py --out calibration.csv --ratios 0.45 0.6 0.8 1 --simulations 60
-    python benchmarks/calibration.py --out calibration.csv --simulations 0 --plot calibration.png
+    python benchmarks/calibration.py --out calibration.csv                                   # a/σ ≤
+    0.3, ±2 points python benchmarks/calibration.py --out calibration.csv --ratios 0.45 0.6 0.8 1
+    --simulations 60 python benchmarks/calibration.py --out calibration.csv --simulations 0 --plot
+    calibration.png
 """
 
 import argparse
@@ -67,7 +72,9 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Draw:
-    """Landmarks, where they were seen, and where they and the queries truly went: rows of `points`, landmarks first."""
+    """Landmarks, where they were seen, and where they and the queries truly went: rows of `points`,
+    landmarks first.
+    """
 
     moving: np.ndarray
     fixed: np.ndarray
@@ -93,12 +100,14 @@ class Row:
 FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 
 
-# ----------------------------------------------------------------------------------------------------- one simulation
+# ----------------------------------------------------------------------------------- one simulation
 
 
 def draw(cell: Cell, simulation: int, seed: int = 0, steps: int = TRUE_STEPS) -> Draw:
     """A truth from the prior, and what was seen of it."""
-    rng = np.random.default_rng([seed, cell.dimension, cell.landmarks, round(1000 * cell.ratio), simulation])
+    rng = np.random.default_rng(
+        [seed, cell.dimension, cell.landmarks, round(1000 * cell.ratio), simulation]
+    )
     points = rng.uniform(0, SIDE, (cell.landmarks + QUERIES, cell.dimension))
     kernel, key = kunita.Gaussian(1.0, cell.ratio), int(rng.integers(2**31))
     start = points[: cell.landmarks]
@@ -107,8 +116,11 @@ def draw(cell: Cell, simulation: int, seed: int = 0, steps: int = TRUE_STEPS) ->
     return Draw(start, truth[: cell.landmarks] + noise, points, truth)
 
 
-def fitted(cell: Cell, made: Draw, model: str, kernel: kunita.Gaussian | None = None) -> tuple[np.ndarray, ...]:
-    """Distances and squared standardised errors of all points under the fit, and whether it converged.
+def fitted(
+    cell: Cell, made: Draw, model: str, kernel: kunita.Gaussian | None = None
+) -> tuple[np.ndarray, ...]:
+    """Distances and squared standardised errors of all points under the fit, and whether it
+    converged.
 
     With the true kernel, unless another is given.
     """
@@ -117,7 +129,9 @@ def fitted(cell: Cell, made: Draw, model: str, kernel: kunita.Gaussian | None = 
     noise = np.broadcast_to((NOISE * cell.ratio) ** 2 * np.eye(d), (n, d, d))
     with jax.enable_x64(True):
         stay = trend.Alignment(np.zeros(d), np.eye(d), np.zeros(d))
-        problem = Problem(kernel, made.moving, made.fixed, noise, trend.determined_trend("none", made.moving)[0])
+        problem = Problem(
+            kernel, made.moving, made.fixed, noise, trend.determined_trend("none", made.moving)[0]
+        )
         fit = solve.solve_small(problem, stay) if model == "small" else solve.solve(problem, stay)
         found = posterior_from_fit(fit, np.zeros(d), model).predict(made.points)
     missed = made.truth - found.mean
@@ -138,7 +152,7 @@ def rows_of(cell: Cell, simulation: int, seed: int, steps: int) -> Iterator[Row]
             )  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------------------- the file
+# ----------------------------------------------------------------------------------------- the file
 
 
 def read_rows(path: pathlib.Path) -> list[Row]:
@@ -173,7 +187,9 @@ def write_rows(path: pathlib.Path, rows: Sequence[Row], *, append: bool) -> None
 
 
 def run(path: pathlib.Path, cells: Sequence[Cell], arguments: argparse.Namespace) -> None:
-    """Do the simulations that the file does not have yet; a cell ends early when its minutes are used up."""
+    """Do the simulations that the file does not have yet; a cell ends early when its minutes are
+    used up.
+    """
     before = read_rows(path)
     with complete(path, overwrite=True) as partial:
         write_rows(partial, before, append=False)
@@ -184,20 +200,24 @@ def run(path: pathlib.Path, cells: Sequence[Cell], arguments: argparse.Namespace
             if time.perf_counter() - began > 60 * arguments.minutes:
                 break
             if (cell, simulation) not in done:
-                write_rows(path, list(rows_of(cell, simulation, arguments.seed, arguments.steps)), append=True)
+                write_rows(
+                    path,
+                    list(rows_of(cell, simulation, arguments.seed, arguments.steps)),
+                    append=True,
+                )
                 count += 1
         print(f"{cell}: {count} new simulations in {time.perf_counter() - began:.0f} s", flush=True)
 
 
-# --------------------------------------------------------------------------------------------------------- the scores
+# --------------------------------------------------------------------------------------- the scores
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Coverage:
     """Of some simulations: the share of true points in each region, %, and its standard error.
 
-    The mean over simulations of the share within one: points of one simulation are right or wrong together, so that
-    the simulations, not the points, are what is counted.
+    The mean over simulations of the share within one: points of one simulation are right or wrong
+    together, so that the simulations, not the points, are what is counted.
     """
 
     held: np.ndarray
@@ -219,31 +239,54 @@ def coverage(rows: Sequence[Row]) -> Coverage:
     d = np.array([cell.dimension for cell, _ in groups])
     limits = chi2.ppf(np.array(LEVELS), d[:, None])
     squared = [np.array([row.squared for row in group]) for group in groups.values()]
-    shares = 100 * np.array([np.mean(s[:, None] <= limit, axis=0) for s, limit in zip(squared, limits, strict=True)])
+    shares = 100 * np.array(
+        [np.mean(s[:, None] <= limit, axis=0) for s, limit in zip(squared, limits, strict=True)]
+    )
     converged = np.array([group[0].converged for group in groups.values()])
-    error = shares.std(axis=0, ddof=1) / np.sqrt(len(shares)) if len(shares) > 1 else np.full(len(LEVELS), np.nan)
+    error = (
+        shares.std(axis=0, ddof=1) / np.sqrt(len(shares))
+        if len(shares) > 1
+        else np.full(len(LEVELS), np.nan)
+    )
     return Coverage(
         shares.mean(axis=0), error, len(shares), int((~converged).sum()), shares[converged].mean(axis=0),
     )  # fmt: skip
 
 
-def select(rows: Sequence[Row], model: str, place: str, ratio: float, dimension: int | None = None) -> list[Row]:
+def select(
+    rows: Sequence[Row], model: str, place: str, ratio: float, dimension: int | None = None
+) -> list[Row]:
     """The rows of one line of the table; of both dimensions, where none is given."""
     wanted = (row for row in rows if (row.model, row.place, row.ratio) == (model, place, ratio))
     return [row for row in wanted if dimension in (None, row.dimension)]
 
 
 def pit(rows: Sequence[Row]) -> np.ndarray:
-    """What region each true point just falls into, as a probability: uniform where the regions are honest."""
+    """What region each true point just falls into, as a probability: uniform where the regions are
+    honest.
+    """
     return chi2.cdf([row.squared for row in rows], [row.dimension for row in rows])
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Coverage per model, ratio, dimension and place, all landmark counts together, the limit beside it."""
-    names = ("model", "a/σ", "d", "place", "simulations", "not converged", *(f"{100 * level:g} %" for level in LEVELS))
+    """Coverage per model, ratio, dimension and place, all landmark counts together, the limit
+    beside it.
+    """
+    names = (
+        "model",
+        "a/σ",
+        "d",
+        "place",
+        "simulations",
+        "not converged",
+        *(f"{100 * level:g} %" for level in LEVELS),
+    )
     print("| " + " | ".join((*names, "largest deviation", "limit")) + " |")
     print("|---" * (len(names) + 2) + "|")
-    ratios, dimensions = sorted({row.ratio for row in rows}), sorted({row.dimension for row in rows})
+    ratios, dimensions = (
+        sorted({row.ratio for row in rows}),
+        sorted({row.dimension for row in rows}),
+    )
     for model, ratio, d, place in itertools.product(MODELS, ratios, dimensions, PLACES):
         chosen = select(rows, model, place, ratio, d)
         if chosen:
@@ -251,8 +294,12 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def table_line(model: str, ratio: float, dimension: int, place: str, found: Coverage) -> str:
-    """One line: coverage ± standard error, the largest deviation, and the limit on it where there is one."""
-    shares = " | ".join(f"{held:.1f} ± {se:.1f}" for held, se in zip(found.held, found.error, strict=True))
+    """One line: coverage ± standard error, the largest deviation, and the limit on it where there
+    is one.
+    """
+    shares = " | ".join(
+        f"{held:.1f} ± {se:.1f}" for held, se in zip(found.held, found.error, strict=True)
+    )
     worst = float(np.abs(found.deviation()).max())
     limit = f"≤ {ALLOWED:g}" if model == "endpoint" and ratio <= HONEST_UP_TO else "–"
     lost = str(found.lost)
@@ -262,7 +309,7 @@ def table_line(model: str, ratio: float, dimension: int, place: str, found: Cove
     return f"{head} | {shares} | {worst:.1f} | {limit} |"
 
 
-# ----------------------------------------------------------------------------------------------------------- the plot
+# ----------------------------------------------------------------------------------------- the plot
 
 
 @style.styled
@@ -282,7 +329,9 @@ def plot(rows: Sequence[Row]) -> Figure:
 def draw_curves(axes: Axes, rows: Sequence[Row], place: str) -> None:
     """One line per model and level, claimed levels in grey."""
     ratios = sorted({row.ratio for row in rows})
-    for model, dash, colour, marker in zip(MODELS, ("-", "--"), style.COLOURS[1:], style.MARKERS, strict=False):
+    for model, dash, colour, marker in zip(
+        MODELS, ("-", "--"), style.COLOURS[1:], style.MARKERS, strict=False
+    ):
         found = [coverage(select(rows, model, place, ratio)) for ratio in ratios]
         for k in range(len(LEVELS)):
             held, error = [c.held[k] for c in found], [2 * c.error[k] for c in found]
@@ -301,7 +350,9 @@ def draw_pit(axes: Axes, rows: Sequence[Row]) -> None:
     ratios = sorted({row.ratio for row in rows})
     shown = [ratio for ratio in ratios if ratio in (0.3, ratios[-1])]
     for ratio, colour, dash in zip(shown, style.COLOURS[1:], style.DASHES, strict=False):
-        share, edges = np.histogram(pit(select(rows, "endpoint", "query", ratio)), bins=10, range=(0, 1), density=True)
+        share, edges = np.histogram(
+            pit(select(rows, "endpoint", "query", ratio)), bins=10, range=(0, 1), density=True
+        )
         axes.stairs(share, edges, color=colour, ls=dash, label=f"a/σ = {ratio:g}")
     axes.axhline(1, color="0.6", lw=0.8, zorder=0)
     axes.set(title="PIT, away from landmarks", xlabel="level of the region", ylim=(0, None))
@@ -311,18 +362,26 @@ def draw_pit(axes: Axes, rows: Sequence[Row]) -> None:
 
 def main() -> None:
     """Simulate what is missing, print the table, draw the plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.1, 0.2, 0.3], help="a/σ")
     parser.add_argument("--dims", type=int, nargs="+", default=[2, 3])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[5, 15, 40], help="numbers of landmarks")
-    parser.add_argument("--simulations", type=int, default=240, help="per cell; 0: only read the file")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[5, 15, 40], help="numbers of landmarks"
+    )
+    parser.add_argument(
+        "--simulations", type=int, default=240, help="per cell; 0: only read the file"
+    )
     parser.add_argument("--minutes", type=float, default=np.inf, help="at most, per cell")
     parser.add_argument("--steps", type=int, default=TRUE_STEPS, help="Euler steps of a truth")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE.csv")
     parser.add_argument("--plot", type=pathlib.Path, metavar="FILE.png")
     arguments = parser.parse_args()
-    cells = [Cell(*cell) for cell in itertools.product(arguments.dims, arguments.sizes, arguments.ratios)]
+    cells = [
+        Cell(*cell) for cell in itertools.product(arguments.dims, arguments.sizes, arguments.ratios)
+    ]
     run(arguments.out, cells, arguments)
     rows = read_rows(arguments.out)
     print_table(rows)

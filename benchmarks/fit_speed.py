@@ -1,8 +1,10 @@
-"""Time of a fit: 37, 300 and 1,000 landmarks in 3-D, compiled, against one Cholesky factorisation of the same size.
+"""Time of a fit: 37, 300 and 1,000 landmarks in 3-D, compiled, against one Cholesky factorisation
+of the same size.
 
-A draw from the Gaussian process with σ = 50 mm scaled to 6 mm RMS in a 150 mm cube (seed = number of landmarks), fitted
-with σ = 50, a = 5, noise 1, rigid alignment. The ratio says how many factorisations of the (3n × 3n) matrix the whole
-fit, posterior included, costs; `first` is the first call in this process, compilation included.
+A draw from the Gaussian process with σ = 50 mm scaled to 6 mm RMS in a 150 mm cube (seed = number
+of landmarks), fitted with σ = 50, a = 5, noise 1, rigid alignment. The ratio says how many
+factorisations of the (3n × 3n) matrix the whole fit, posterior included, costs; `first` is the
+first call in this process, compilation included.
 
     python benchmarks/fit_speed.py [--sizes 37 300]
 """
@@ -40,16 +42,22 @@ def timed(function, repeats: int = 3) -> float:
 
 def main(sizes: list[int]) -> None:
     """Print one row per number of landmarks."""
-    print("| landmarks | first call (s) | compiled (s) | Cholesky 3n×3n (s) | ratio | gap (mm) | iterations |")
+    print(
+        "| landmarks | first call (s) | compiled (s) | Cholesky 3n×3n (s) | ratio | gap (mm) | iterations |"
+    )
     print("|---|---|---|---|---|---|---|")
     began = BEGAN
     for n in sizes:
         moving, fixed = displaced(n)
-        fit = lambda x=moving, f=fixed: kunita.register(x, f, kernel=kunita.Gaussian(50.0, 5.0), noise=1.0)
+        fit = lambda x=moving, f=fixed: kunita.register(
+            x, f, kernel=kunita.Gaussian(50.0, 5.0), noise=1.0
+        )
         reg = fit()
         first = time.perf_counter() - began
         again = timed(fit, 3 if n < 1000 else 1)
-        matrix = np.kron(np.exp(-np.sum((moving[:, None] - moving) ** 2, axis=2) / 5000), np.eye(3)) + np.eye(3 * n)
+        matrix = np.kron(
+            np.exp(-np.sum((moving[:, None] - moving) ** 2, axis=2) / 5000), np.eye(3)
+        ) + np.eye(3 * n)
         limit = timed(lambda m=matrix: scipy.linalg.cho_factor(m))
         times = f"{first:.2f} | {again:.3f} | {limit:.4f} | {again / limit:.0f}"
         print(f"| {n} | {times} | {reg.gap_mm:.0e} | {reg.iterations} |", flush=True)

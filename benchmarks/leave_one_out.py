@@ -1,10 +1,12 @@
-"""A full exact leave-one-out: 12 cases of 20 to 37 landmarks, 6 length scales, every landmark left out and refitted.
+"""A full exact leave-one-out: 12 cases of 20 to 37 landmarks, 6 length scales, every landmark left
+out and refitted.
 
-Landmarks in a 150 mm cube, displaced by a draw from the Gaussian process with σ = 50 mm scaled to 6 mm RMS (seed = the
-case), with 1 mm of noise on the fixed side and 0.5 mm on the moving one, which the map carries over; a = σ/5, at most
-5 mm; rigid alignment. Refits run in batches (`kunita.cohort.lanes`), one program for each shape; those that do not
-converge there go through the whole search one by one. The fits of all landmarks, where refits start, are timed apart. A
-sample of the same refits by the whole search gives the ratio, and the largest differences of the predictions.
+Landmarks in a 150 mm cube, displaced by a draw from the Gaussian process with σ = 50 mm scaled to 6
+mm RMS (seed = the case), with 1 mm of noise on the fixed side and 0.5 mm on the moving one, which
+the map carries over; a = σ/5, at most 5 mm; rigid alignment. Refits run in batches
+(`kunita.cohort.lanes`), one program for each shape; those that do not converge there go through the
+whole search one by one. The fits of all landmarks, where refits start, are timed apart. A sample of
+the same refits by the whole search gives the ratio, and the largest differences of the predictions.
 
     python benchmarks/leave_one_out.py [--cases 12] [--sample 24] [--json FILE]
 """
@@ -60,7 +62,9 @@ def fitted(cases: int) -> list[Task]:
     register = lambda pair, scale: leave_one_out.register_rows(
         *pair, rows, kernel=kunita.Gaussian(scale, min(5.0, scale / 5))
     )
-    return [Task(*pair, register(pair, scale)) for pair, scale in itertools.product(pairs, SCALES_MM)]
+    return [
+        Task(*pair, register(pair, scale)) for pair, scale in itertools.product(pairs, SCALES_MM)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +81,9 @@ class Clock:
 
 
 def one_by_one(tasks: list[Task], sample: int) -> tuple[float, float, float]:
-    """CPU seconds of a refit by the whole search; largest differences: of a mean, mm, and relative of a covariance."""
+    """CPU seconds of a refit by the whole search; largest differences: of a mean, mm, and relative
+    of a covariance.
+    """
     chosen = np.random.default_rng(0).integers([(len(tasks), 10**6)] * sample)
     alone = [_alone(tasks[k], int(i) % len(tasks[k].moving)) for k, i in chosen]  # compiles
     clock = Clock()
@@ -87,7 +93,9 @@ def one_by_one(tasks: list[Task], sample: int) -> tuple[float, float, float]:
     means, covs = [], []
     for (k, i), slow in zip(chosen, alone, strict=True):
         task = tasks[k]
-        fast = leave_one_out.refit_without(task.full, task.moving, task.fixed, int(i) % len(task.moving))
+        fast = leave_one_out.refit_without(
+            task.full, task.moving, task.fixed, int(i) % len(task.moving)
+        )
         means.append(np.abs(fast.predicted.mean - slow.predicted.mean).max())
         a, b = fast.predicted.covariance, slow.predicted.covariance
         covs.append(np.linalg.norm(a - b) / np.linalg.norm(b))
@@ -95,14 +103,18 @@ def one_by_one(tasks: list[Task], sample: int) -> tuple[float, float, float]:
 
 
 def _alone(task: Task, i: int) -> leave_one_out.Refit:
-    """By the whole search, from the momenta of the full fit as they are: how every refit was made before."""
+    """By the whole search, from the momenta of the full fit as they are: how every refit was made
+    before.
+    """
     n, full = len(task.moving), task.full
     question = leave_one_out.Question.of(task.moving, np.array([i]), None)
     lane = leave_one_out.Starts(full, task.moving, task.fixed, None).lane(question, 1)
     listed = leave_one_out.Rows.of(np.arange(n), len(full.moving))
     rows = leave_one_out.Rows.of(question.kept(n), len(lane.momenta))
     momenta = rows.split(listed.collected(np.asarray(full.posterior.trajectory.momenta[0]), n))
-    return leave_one_out.refit_alone(full, eqx.tree_at(lambda lane: lane.momenta, lane, momenta), question)
+    return leave_one_out.refit_alone(
+        full, eqx.tree_at(lambda lane: lane.momenta, lane, momenta), question
+    )
 
 
 def measured(cases: int, sample: int) -> tuple[list[str], list[list[str]], list[str]]:
@@ -139,15 +151,21 @@ def measured(cases: int, sample: int) -> tuple[list[str], list[list[str]], list[
         ["largest relative difference of a covariance", f"{cov:.0e}"],
         ["the fits of all landmarks, s (compilation included)", f"{full_s:.1f}"],
     ]
-    notes = [f"{cases} cases, σ = {', '.join(f'{s:g}' for s in SCALES_MM)} mm; one process; sample of {sample} refits."]
+    notes = [
+        f"{cases} cases, σ = {', '.join(f'{s:g}' for s in SCALES_MM)} mm; one process; sample of {sample} refits."
+    ]
     return columns, rows, notes
 
 
 def main() -> None:
     """Print the table, and write it where asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=12)
-    parser.add_argument("--sample", type=int, default=24, help="refits that are repeated one by one")
+    parser.add_argument(
+        "--sample", type=int, default=24, help="refits that are repeated one by one"
+    )
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
     columns, rows, notes = measured(args.cases, args.sample)
@@ -156,7 +174,9 @@ def main() -> None:
     print("\n".join(notes))
     if args.json:
         title = "Leave-one-out"
-        args.json.write_text(json.dumps({"title": title, "columns": columns, "rows": rows, "notes": notes}, indent=1))
+        args.json.write_text(
+            json.dumps({"title": title, "columns": columns, "rows": rows, "notes": notes}, indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What the machine can do: matrix products, exponentials and Cholesky factorisations per second.
 
-The limits that the other benchmarks are held against. One thread is one processor (the process is confined to it), all
-threads is all of those that it may use; the best of a few runs, on arrays larger than the caches where it matters.
+The limits that the other benchmarks are held against. One thread is one processor (the process is
+confined to it), all threads is all of those that it may use; the best of a few runs, on arrays
+larger than the caches where it matters.
 
     python benchmarks/limits.py [--json FILE] [--sizes 37 300 1000 5000]
 """
@@ -28,9 +29,13 @@ LONG_S = 5.0
 
 def main() -> None:
     """Print the limits as a table and as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="write the table there too")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[37, 300, 1000], help="landmarks, for Cholesky")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[37, 300, 1000], help="landmarks, for Cholesky"
+    )
     parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.threads:
@@ -49,7 +54,9 @@ def counts() -> list[int]:
 
 
 def confined(threads: int, sizes: list[int]) -> dict[str, float]:
-    """The measurements of a process of its own: libraries read the number of processors when they are loaded."""
+    """The measurements of a process of its own: libraries read the number of processors when they
+    are loaded.
+    """
     command = [sys.executable, __file__, "--threads", str(threads), "--sizes", *map(str, sizes)]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
@@ -97,21 +104,26 @@ def numpy_exp_rate(bits: int) -> float:
 def jax_exp_rate(bits: int) -> float:
     """Exponentials per second through a compiled JAX program, in millions.
 
-    They are summed along rows of a hundred, as kernels are over landmarks: writing all of them would measure memory.
+    They are summed along rows of a hundred, as kernels are over landmarks: writing all of them
+    would measure memory.
     """
     import jax
     import numpy as np
 
     with jax.enable_x64(True):
         rows = COUNT // 100
-        x = jax.numpy.asarray(-np.random.default_rng(0).uniform(0, 10, (rows, 100)).astype(f"float{bits}"))
+        x = jax.numpy.asarray(
+            -np.random.default_rng(0).uniform(0, 10, (rows, 100)).astype(f"float{bits}")
+        )
         program = jax.jit(lambda x: jax.numpy.exp(x).sum(axis=1))
         program(x).block_until_ready()
         return rows * 100 / best(lambda: program(x).block_until_ready()) / 1e6
 
 
 def cholesky_seconds(n: int) -> float:
-    """One factorisation of the covariance of n landmarks in 3-D, which a dense fit cannot do without, s."""
+    """One factorisation of the covariance of n landmarks in 3-D, which a dense fit cannot do
+    without, s.
+    """
     import numpy as np
     import scipy.linalg
 
@@ -121,12 +133,20 @@ def cholesky_seconds(n: int) -> float:
 
 
 def tabulated(limits: dict[int, dict[str, float]]) -> dict:
-    """The form in which all parts of the benchmark give their tables, and the bare values by number of threads."""
+    """The form in which all parts of the benchmark give their tables, and the bare values by number
+    of threads.
+    """
     names = next(iter(limits.values()))
     rows = [[name, *(f"{found[name]:.3g}" for found in limits.values())] for name in names]
     columns = ["what", *(f"{threads} thread{'s' * (threads > 1)}" for threads in limits)]
     notes = [f"Best of {RUNS} runs; `python benchmarks/limits.py`."]
-    return {"title": "Limits of the machine", "columns": columns, "rows": rows, "notes": notes, "values": limits}
+    return {
+        "title": "Limits of the machine",
+        "columns": columns,
+        "rows": rows,
+        "notes": notes,
+        "values": limits,
+    }
 
 
 if __name__ == "__main__":

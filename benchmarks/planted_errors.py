@@ -1,18 +1,23 @@
-"""Planted errors: how many gross errors are found among real landmarks, and how many innocent ones are accused.
+"""Planted errors: how many gross errors are found among real landmarks, and how many innocent ones
+are accused.
 
-RESECT (brain MRI and ultrasound, 15 or 16 pairs a case), each trial on a case drawn at random: a fixed landmark moved
-by 10 mm in a random direction; the fixed landmarks of any two labels exchanged, also of neighbours; the fixed set
-mirrored (x → −x); its list reversed, or shifted by one. Twice: with the case alone, as a user with one patient; and
-with a noise that is the median of what the *other* patients' own evidence says, as with a learned prior. The first
-trials of each kind go through `kunita.register` and the suspicion of its result, and must agree with the direct call
-that the others take. AFIDs (32 landmarks, five raters): one mark of one rater moved by 10 mm, judged against the other
-four.
+RESECT (brain MRI and ultrasound, 15 or 16 pairs a case), each trial on a case drawn at random: a
+fixed landmark moved by 10 mm in a random direction; the fixed landmarks of any two labels
+exchanged, also of neighbours; the fixed set mirrored (x → −x); its list reversed, or shifted by
+one. Twice: with the case alone, as a user with one patient; and with a noise that is the median of
+what the *other* patients' own evidence says, as with a learned prior. The first trials of each kind
+go through `kunita.register` and the suspicion of its result, and must agree with the direct call
+that the others take. AFIDs (32 landmarks, five raters): one mark of one rater moved by 10 mm,
+judged against the other four.
 
-Accused: the share of the landmarks (marks) with nothing planted that were flagged, in the same trials.
+Accused: the share of the landmarks (marks) with nothing planted that were flagged, in the same
+trials.
 
-    python benchmarks/planted_errors.py --data DATA [--trials 200] [--through-register 20] [--size 10]
+    python benchmarks/planted_errors.py --data DATA [--trials 200] [--through-register 20] [--size
+    10]
 
-The folder holds `resect/*.tag` and `afids_dbs/sub-*/*.fcsv`; KUNITA_DATA names it if `--data` does not.
+The folder holds `resect/*.tag` and `afids_dbs/sub-*/*.fcsv`; KUNITA_DATA names it if `--data` does
+not.
 """
 
 import argparse
@@ -46,7 +51,9 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Planted:
-    """Fixed landmarks with an error, the rows that it touches, and whether a suspicion has found it."""
+    """Fixed landmarks with an error, the rows that it touches, and whether a suspicion has found
+    it.
+    """
 
     fixed: np.ndarray
     rows: np.ndarray
@@ -55,7 +62,9 @@ class Planted:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Of one trial: found or not, how many innocent landmarks there were and were accused, the planted distance, mm."""
+    """Of one trial: found or not, how many innocent landmarks there were and were accused, the
+    planted distance, mm.
+    """
 
     found: bool
     accused: int
@@ -90,7 +99,9 @@ def plant_swap(case: Case, rng: np.random.Generator, size_mm: float) -> Planted:
 
 def plant_mirror(case: Case, rng: np.random.Generator, size_mm: float) -> Planted:
     """Left for right."""
-    return Planted(case.fixed * [-1, 1, 1], np.arange(len(case.fixed)), lambda found: found.mirrored)
+    return Planted(
+        case.fixed * [-1, 1, 1], np.arange(len(case.fixed)), lambda found: found.mirrored
+    )
 
 
 def plant_reversal(case: Case, rng: np.random.Generator, size_mm: float) -> Planted:
@@ -102,7 +113,9 @@ def plant_reversal(case: Case, rng: np.random.Generator, size_mm: float) -> Plan
 def plant_shift(case: Case, rng: np.random.Generator, size_mm: float) -> Planted:
     """List the last one first."""
     rows = np.arange(len(case.fixed))
-    return Planted(np.roll(case.fixed, 1, axis=0), rows, lambda found: found.permuted == "shifted by 1")
+    return Planted(
+        np.roll(case.fixed, 1, axis=0), rows, lambda found: found.permuted == "shifted by 1"
+    )
 
 
 KINDS = {
@@ -119,7 +132,9 @@ KINDS = {
 def read_resect(folder: Path) -> list[Case]:
     """All cases, each with the noise that the evidence of the others says."""
     paths = sorted((folder / "resect").glob("*.tag"))
-    sides = [[kunita.read_landmarks(path, volume=volume).points for volume in (1, 2)] for path in paths]
+    sides = [
+        [kunita.read_landmarks(path, volume=volume).points for volume in (1, 2)] for path in paths
+    ]
     own = np.array([kunita.register(*both, model="small").noise_mm for both in sides])
     return [Case(*both, float(np.median(np.delete(own, i)))) for i, both in enumerate(sides)]
 
@@ -128,7 +143,9 @@ def looked_at(case: Case, fixed: np.ndarray, learned: bool, through_register: bo
     """What a user is told: with the noise unknown, or learned on other patients."""
     covariances = np.broadcast_to(case.learned_mm**2 * np.eye(3), (len(fixed), 3, 3))
     found = suspicion(case.moving, fixed, covariances, "rigid", known=learned)
-    if through_register:  # the small-deformation model: contradicting landmarks can make the fit of a flow slow
+    if (
+        through_register
+    ):  # the small-deformation model: contradicting landmarks can make the fit of a flow slow
         target = kunita.Landmarks(fixed, None, covariances if learned else None)
         told = kunita.register(case.moving, target, model="small").suspicion
         labels = [str(i) for i in range(len(fixed))]
@@ -136,15 +153,23 @@ def looked_at(case: Case, fixed: np.ndarray, learned: bool, through_register: bo
     return found
 
 
-def trials(cases: list[Case], kind: str, learned: bool, options: argparse.Namespace) -> list[Verdict]:
-    """So many random cases with this error; the same ones for the same seed, whatever is known of the noise."""
+def trials(
+    cases: list[Case], kind: str, learned: bool, options: argparse.Namespace
+) -> list[Verdict]:
+    """So many random cases with this error; the same ones for the same seed, whatever is known of
+    the noise.
+    """
     rng, verdicts = np.random.default_rng([7, list(KINDS).index(kind)]), []
     for k in range(options.trials if kind != "clean" else len(cases)):
         case = cases[k] if kind == "clean" else cases[rng.integers(len(cases))]
         planted = KINDS[kind][0](case, rng, options.size)
         found = looked_at(case, planted.fixed, learned, k < options.through_register)
         innocent = ~np.isin(np.arange(len(case.fixed)), planted.rows)
-        apart = float(np.linalg.norm(np.subtract(*case.fixed[planted.rows]))) if len(planted.rows) == 2 else np.nan
+        apart = (
+            float(np.linalg.norm(np.subtract(*case.fixed[planted.rows])))
+            if len(planted.rows) == 2
+            else np.nan
+        )
         accused = int(found.suspect[innocent].sum())
         verdicts.append(Verdict(bool(planted.found(found)), accused, int(innocent.sum()), apart))
     return verdicts
@@ -152,15 +177,21 @@ def trials(cases: list[Case], kind: str, learned: bool, options: argparse.Namesp
 
 def row(kind: str, mode: str, verdicts: list[Verdict], least: float | None) -> str:
     """A line of the table: shares, with the limits beside them."""
-    accused, innocent = (sum(getattr(v, name) for v in verdicts) for name in ("accused", "innocent"))
+    accused, innocent = (
+        sum(getattr(v, name) for v in verdicts) for name in ("accused", "innocent")
+    )
     share = f"{100 * accused / innocent:.2f} % of {innocent} (≤ 5 %)" if innocent else "–"
-    found = f"{100 * np.mean([v.found for v in verdicts]):.1f} %" + (f" (≥ {100 * least:.0f} %)" if least else "")
+    found = f"{100 * np.mean([v.found for v in verdicts]):.1f} %" + (
+        f" (≥ {100 * least:.0f} %)" if least else ""
+    )
     return f"| {kind} | {mode} | {len(verdicts)} | {'–' if kind == 'clean' else found} | {share} |"
 
 
 def holds(verdicts: list[Verdict], least: float | None) -> bool:
     """Whether the limits are kept."""
-    accused, innocent = (sum(getattr(v, name) for v in verdicts) for name in ("accused", "innocent"))
+    accused, innocent = (
+        sum(getattr(v, name) for v in verdicts) for name in ("accused", "innocent")
+    )
     enough = least is None or np.mean([v.found for v in verdicts]) >= least
     return bool(enough and accused <= 0.05 * innocent)
 
@@ -196,7 +227,9 @@ def rater_trials(folder: Path, options: argparse.Namespace) -> tuple[list[Verdic
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=os.environ.get("KUNITA_DATA"))
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--through-register", type=int, default=20)

@@ -1,8 +1,9 @@
-"""How often the fit converges on truths drawn from the prior itself, and how often a second start does better.
+"""How often the fit converges on truths drawn from the prior itself, and how often a second start
+does better.
 
-2-D, 15 landmarks in a square of side 3σ, noise 0.1a, Euler–Maruyama with 200 steps; seeds 0…199. Columns: fits that
-needed a trust region, the smallest Jacobian determinant on a dense grid, second starts that converged, and those of
-them that ended lower.
+2-D, 15 landmarks in a square of side 3σ, noise 0.1a, Euler–Maruyama with 200 steps; seeds 0…199.
+Columns: fits that needed a trust region, the smallest Jacobian determinant on a dense grid, second
+starts that converged, and those of them that ended lower.
 
     python benchmarks/prior_draws.py [--draws 200] [--ratios 0.3 0.6]
 """
@@ -28,7 +29,11 @@ def problem(ratio: float, seed: int) -> Problem:
     noise = np.broadcast_to((0.1 * ratio) ** 2 * np.eye(2), (15, 2, 2))
     targets = truth + 0.1 * ratio * rng.normal(size=x.shape)
     return Problem(
-        kernel, jnp.asarray(x), jnp.asarray(targets), jnp.asarray(noise), trend.determined_trend("none", x)[0]
+        kernel,
+        jnp.asarray(x),
+        jnp.asarray(targets),
+        jnp.asarray(noise),
+        trend.determined_trend("none", x)[0],
     )
 
 
@@ -53,7 +58,9 @@ def smallest_determinant(fit: solve.Fit) -> float:
 def main(ratios: list[float], draws: int) -> None:
     """Print one row per ratio a/σ."""
     stay = trend.Alignment(np.zeros(2), np.eye(2), np.zeros(2))
-    print("| a/σ | draws | converged | trust regions | least det J | second converged | lower | median s | worst s |")
+    print(
+        "| a/σ | draws | converged | trust regions | least det J | second converged | lower | median s | worst s |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for ratio in ratios:
         converged, again, lower, hard, seconds, smallest = 0, 0, 0, 0, [], np.inf

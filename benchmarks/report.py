@@ -1,7 +1,9 @@
-"""The page of a 256³ case: how large it is, how long it takes to make, and how soon a browser has it ready.
+"""The page of a 256³ case: how large it is, how long it takes to make, and how soon a browser has
+it ready.
 
-Images are pure noise, which nothing compresses: the worst case. The browser draws in software (no graphics card).
-Limits: 12 MB, ready in 5 s; and the page of landmarks alone adds less than 2 s to a registration.
+Images are pure noise, which nothing compresses: the worst case. The browser draws in software (no
+graphics card). Limits: 12 MB, ready in 5 s; and the page of landmarks alone adds less than 2 s to a
+registration.
 """
 
 import argparse
@@ -22,7 +24,12 @@ from kunita.outputs.summary import landmark_rows, summary
 from kunita.report.page import Subject, page
 
 LIMIT_BYTES, LIMIT_READY, LIMIT_ADDED = 12e6, 5.0, 2.0
-FLAGS = ("--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist")
+FLAGS = (
+    "--no-sandbox",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--ignore-gpu-blocklist",
+)
 
 
 def main() -> None:
@@ -35,11 +42,20 @@ def main() -> None:
     moving = rng.uniform(40, 210, (37, 3))
     fixed = moving + 4 * np.sin(moving[:, [1, 2, 0]] / 40) + 0.5 * rng.normal(size=moving.shape)
     reg = kunita.register(moving, fixed)
-    bare = timed(lambda: page(Subject(reg, landmark_rows(reg), summary_document(summary(reg, landmark_rows(reg))))))
+    bare = timed(
+        lambda: page(
+            Subject(reg, landmark_rows(reg), summary_document(summary(reg, landmark_rows(reg))))
+        )
+    )
     row("landmarks alone: adds", bare[1], LIMIT_ADDED, "s")
     subject = volume_subject(reg, rng)
     made, seconds = timed(lambda: page(subject))
-    row("256³, two images of noise, a label: size", len(made.encode()) / 1e6, LIMIT_BYTES / 1e6, "MB")
+    row(
+        "256³, two images of noise, a label: size",
+        len(made.encode()) / 1e6,
+        LIMIT_BYTES / 1e6,
+        "MB",
+    )
     print(f"{'… made in (images in memory)':45} {seconds:8.2f} s")
     row("… ready in Chromium, median", ready(made, args.repeats), LIMIT_READY, "s")
 
@@ -47,7 +63,9 @@ def main() -> None:
 def volume_subject(reg: kunita.Registration, rng: np.random.Generator) -> Subject:
     """Two images and a label on 256³ voxels."""
     grid = kunita.Grid((256, 256, 256), np.eye(4))
-    images = [kunita.Image(rng.integers(0, 255, grid.shape, np.uint8), grid.affine) for _ in range(2)]
+    images = [
+        kunita.Image(rng.integers(0, 255, grid.shape, np.uint8), grid.affine) for _ in range(2)
+    ]
     label = np.zeros(grid.shape, np.float32)
     label[90:170, 80:160, 100:180] = 1
     rows, found = landmark_rows(reg), maps(reg, grid)
@@ -57,7 +75,9 @@ def volume_subject(reg: kunita.Registration, rng: np.random.Generator) -> Subjec
 
 def ready(text: str, repeats: int) -> float:
     """Seconds from opening the file to the viewer's last word, in a new browser each time."""
-    browser = shutil.which("chromium") or sys.exit("no Chromium is installed (Debian: apt-get install chromium)")
+    browser = shutil.which("chromium") or sys.exit(
+        "no Chromium is installed (Debian: apt-get install chromium)"
+    )
     from playwright.sync_api import sync_playwright
 
     times = []

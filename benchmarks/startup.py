@@ -1,9 +1,10 @@
 """How long a command takes, from nothing to its answer, and what takes the time.
 
-Whole processes: `kunita --help`; `kunita register` of 30 landmarks without images the first time on a machine (an
-empty cache of compiled programs), and afterwards; with a report. Then one run in which the time is told apart:
-imports, tracing and lowering (JAX, in Python), compilation or its reading from the cache, what `register` itself takes
-(the evidence, the fit, the search for suspects), and the rest: leave-one-out, transforms and files.
+Whole processes: `kunita --help`; `kunita register` of 30 landmarks without images the first time on
+a machine (an empty cache of compiled programs), and afterwards; with a report. Then one run in
+which the time is told apart: imports, tracing and lowering (JAX, in Python), compilation or its
+reading from the cache, what `register` itself takes (the evidence, the fit, the search for
+suspects), and the rest: leave-one-out, transforms and files.
 
     python benchmarks/startup.py [--json FILE] [--repeats 3]
 """
@@ -61,7 +62,9 @@ class Row:
 
 
 def write_landmarks(folder: Path) -> tuple[Path, Path]:
-    """Thirty landmarks in a cube of 150 mm, displaced by 6 mm RMS over 50 mm, marked with errors of 0.5 mm; seed 30."""
+    """Thirty landmarks in a cube of 150 mm, displaced by 6 mm RMS over 50 mm, marked with errors of
+    0.5 mm; seed 30.
+    """
     rng = np.random.default_rng(30)
     x = rng.uniform(0, 150, (30, 3))
     gram = np.exp(-np.sum((x[:, None] - x) ** 2, axis=2) / (2 * 50.0**2))
@@ -82,8 +85,14 @@ def seconds(command: list[str], cache: Path) -> float:
 
 
 def environment(cache: Path) -> dict[str, str]:
-    """As it is, with another cache and none of JAX's settings; Python keeps its bytecode, as it does by itself."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "PYTHONDONTWRITE"))}
+    """As it is, with another cache and none of JAX's settings; Python keeps its bytecode, as it
+    does by itself.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAX_", "PYTHONDONTWRITE"))
+    }
     return {**kept, "XDG_CACHE_HOME": str(cache)}
 
 
@@ -100,7 +109,9 @@ def told_apart(arguments: list[str], cache: Path) -> list[Row]:
     ]
     compiling = sum(part for _, part in parts[1:])
     out = Path(arguments[arguments.index("--out") + 1])
-    registering = json.loads((out / "summary.json").read_text(encoding="utf-8"))["seconds"] - compiling
+    registering = (
+        json.loads((out / "summary.json").read_text(encoding="utf-8"))["seconds"] - compiling
+    )
     rest = found["all"] - found["imports"] - compiling - registering
     parts += [("registering", registering), ("everything else", rest)]
     return [Row(f"of a later run: {what}", part) for what, part in parts]
@@ -110,14 +121,33 @@ def measured(folder: Path, repeats: int) -> list[Row]:
     """All rows; of what is repeated, the fastest."""
     kunita, cache = str(Path(sys.executable).with_name("kunita")), folder / "cache"
     moving, fixed = write_landmarks(folder)
-    plain = ["register", str(moving), str(fixed), "--frame", "RAS", "--out", str(folder / "out"), "--overwrite"]
+    plain = [
+        "register",
+        str(moving),
+        str(fixed),
+        "--frame",
+        "RAS",
+        "--out",
+        str(folder / "out"),
+        "--overwrite",
+    ]
     quick = [*plain, "--no-report", "--quiet"]
-    best = lambda *commands: np.min([[seconds(c, cache) for c in commands] for _ in range(repeats)], axis=0).tolist()
+    best = lambda *commands: np.min(
+        [[seconds(c, cache) for c in commands] for _ in range(repeats)], axis=0
+    ).tolist()
     rows = [Row("python -c pass", *best([sys.executable, "-c", "pass"]))]
     rows.append(Row("kunita --help", *best([kunita, "--help"]), LIMITS["help"]))
-    rows.append(Row("kunita register --no-report, first time", seconds([kunita, *quick], cache), LIMITS["first"]))
+    rows.append(
+        Row(
+            "kunita register --no-report, first time",
+            seconds([kunita, *quick], cache),
+            LIMITS["first"],
+        )
+    )
     seconds([kunita, *plain, "--quiet"], cache)
-    later, report = best([kunita, *quick], [kunita, *plain, "--quiet"])  # in turn: a machine is not always as fast
+    later, report = best(
+        [kunita, *quick], [kunita, *plain, "--quiet"]
+    )  # in turn: a machine is not always as fast
     rows.append(Row("kunita register --no-report, afterwards", later, LIMITS["later"]))
     rows.append(Row("the report, in addition", report - later, LIMITS["report"]))
     return [*rows, *told_apart(quick, cache)]
@@ -135,8 +165,15 @@ def main() -> None:
     for row in (columns, ["---"] * 4, *rows):
         print("| " + " | ".join(row) + " |")
     if given.json:
-        notes = [f"30 landmarks in 3-D, no images, everything chosen by the evidence; the fastest of {given.repeats}."]
-        document = {"title": "Start-up: whole processes", "columns": columns, "rows": rows, "notes": notes}
+        notes = [
+            f"30 landmarks in 3-D, no images, everything chosen by the evidence; the fastest of {given.repeats}."
+        ]
+        document = {
+            "title": "Start-up: whole processes",
+            "columns": columns,
+            "rows": rows,
+            "notes": notes,
+        }
         given.json.write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 

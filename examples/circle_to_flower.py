@@ -9,21 +9,27 @@ import pathlib
 import numpy as np
 
 import kunita
-from kunita.data.phantom import circle, flower
 from kunita.figures.deformation import deformed_grid
+from kunita.phantoms.shapes import circle, flower
 
 
 def main(out: pathlib.Path) -> kunita.Registration:
     """Register, print the summary, write the record and the figure."""
     moving, fixed = circle(), flower()
     reg = kunita.register(
-        moving, fixed, kernel=kunita.Gaussian(length_scale=2.0, amplitude=2.0), noise=0.2, align="none"
+        moving,
+        fixed,
+        kernel=kunita.Gaussian(length_scale=2.0, amplitude=2.0),
+        noise=0.2,
+        align="none",
     )
     print(reg.summary())
     axes = np.linspace(-15, 15, 121)
     dense = np.stack(np.meshgrid(axes, axes), -1).reshape(-1, 2)
     smallest = np.linalg.det(reg.posterior.jacobian(dense)).min()
-    print(f"  folding    none: smallest Jacobian determinant {smallest:.3f} on a {len(axes)}×{len(axes)} grid")
+    print(
+        f"  folding    none: smallest Jacobian determinant {smallest:.3f} on a {len(axes)}×{len(axes)} grid"
+    )
     centre, rim = (reg.posterior.predict(np.array([p])) for p in ([0.0, 0.0], [10.0, 0.0]))
     print(f"  95 % of the time a point lies within {rim.radius(0.95)[0]:.2f} mm at a landmark, "
           f"{centre.radius(0.95)[0]:.2f} mm at the centre")  # fmt: skip

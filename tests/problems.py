@@ -36,7 +36,8 @@ def random_phase(seed, n=12, d=2, size=6.0, strength=0.35):
 
 
 def gp_displaced(n, seed, length_scale=50.0, side=150.0, rms=6.0, d=3):
-    """Landmarks in a cube, displaced by a draw from the Gaussian process scaled to a root mean square displacement."""
+    """Landmarks in a cube, displaced by a draw from the Gaussian process scaled to a root mean
+    square displacement."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(0, side, (n, d))
     gram = np.exp(-np.sum((x[:, None] - x) ** 2, axis=2) / (2 * length_scale**2))
@@ -66,7 +67,8 @@ THREE = {
     "kernel": kunita.Gaussian(2.0, 1.0),
     "noise": np.sqrt(0.15),
 }
-"""The three-landmark example of the design, whose exact posterior is known from guided simulation."""
+"""The three-landmark example of the design, whose exact posterior is known from guided simulation.
+"""
 
 
 def fit(kernel, moving, fixed, noise, align="none"):
@@ -74,10 +76,14 @@ def fit(kernel, moving, fixed, noise, align="none"):
     n, d = moving.shape
     start = trend.procrustes(align, moving, fixed, np.ones(n))
     free, _ = trend.determined_trend(align, np.asarray(start(moving)) - start.offset)
-    start = trend.Alignment(start.center, start.matrix, np.zeros(d) if align != "none" else start.offset)
+    start = trend.Alignment(
+        start.center, start.matrix, np.zeros(d) if align != "none" else start.offset
+    )
     origin = fixed.mean(0) if align != "none" else np.zeros(d)
     covariances = np.broadcast_to(noise**2 * np.eye(d), (n, d, d)) if np.ndim(noise) == 0 else noise
-    problem = Problem(kernel, jnp.asarray(moving), jnp.asarray(fixed - origin), jnp.asarray(covariances), free)
+    problem = Problem(
+        kernel, jnp.asarray(moving), jnp.asarray(fixed - origin), jnp.asarray(covariances), free
+    )
     return solve.solve(problem, jax.tree.map(jnp.asarray, start))
 
 
@@ -88,7 +94,9 @@ def prepared():
     origin, start = start.offset, trend.Alignment(start.center, start.matrix, np.zeros(3))
     free, _ = trend.determined_trend("rigid", np.asarray(start(moving)))
     noise = jnp.broadcast_to(jnp.eye(3), (6, 3, 3))
-    problem = Problem(kunita.Gaussian(50.0, 8.0), jnp.asarray(moving), jnp.asarray(fixed - origin), noise, free)
+    problem = Problem(
+        kunita.Gaussian(50.0, 8.0), jnp.asarray(moving), jnp.asarray(fixed - origin), noise, free
+    )
     times = numerics.time_grid(10)
     state = look(problem, start, np.zeros((6, 3)), no_step(problem), times)
     return problem, state
@@ -103,7 +111,8 @@ def grid(points, margin, spacing):
 
 @functools.cache
 def registered(d=3):
-    """A registration of 16 landmarks in a box of 60 mm with a rotation, a shift and a smooth deformation."""
+    """A registration of 16 landmarks in a box of 60 mm with a rotation, a shift and a smooth
+    deformation."""
     rng = np.random.default_rng(7)
     x = rng.uniform(0, 60, (16, d))
     bent = x + 3 * np.sin(np.roll(x, 1, axis=1) / 15)

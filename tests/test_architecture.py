@@ -1,4 +1,5 @@
-"""The tree is the data flow: imports point one way, names are public once, and importing costs nothing."""
+"""The tree is the data flow: imports point one way, names are public once, and importing costs
+nothing."""
 
 import ast
 import pathlib
@@ -11,7 +12,7 @@ import kunita
 SOURCE = pathlib.Path(kunita.__file__).parent
 
 ORDER = (
-    "errors", "threads", "precision", "programs", "numerics", "kernels",
+    "errors", "jaxrun.threads", "jaxrun.doors", "jaxrun.programs", "numerics", "kernels",
     "flow.shooting", "flow.control", "flow.transport", "flow.covariance", "flow.moments", "flow.simulate",
     "flow.referee",
     "observations", "inference.objective", "inference.trend", "inference.problem", "inference.path_space",
@@ -20,8 +21,8 @@ ORDER = (
     "inference.sample", "inference.choice", "inference.robust",
     "gaussians", "notebook", "posterior", "evaluation",
     "scores", "suspects",
-    "data.landmarks", "data.raters", "data.image", "data.case", "data.geometry", "data.brain_phantom", "data.phantom",
-    "data.cohort",
+    "data.landmarks", "data.raters", "data.image", "data.case", "data.geometry", "data.brain", "data.phantom",
+    "phantoms.brain_shift", "phantoms.cohorts",
     "prior", "registration",
     "outputs.dense", "outputs.maps", "outputs.warp", "outputs.labels", "outputs.transforms", "outputs.carry",
     "outputs.hull", "outputs.layers", "outputs.targets", "outputs.suggestions", "outputs.expected",

@@ -1,4 +1,5 @@
-"""A small version of benchmarks/calibration.py: the regions hold what they claim, where the model is true."""
+"""A small version of benchmarks/calibration.py: the regions hold what they claim, where the model
+is true."""
 
 import argparse
 import dataclasses
@@ -33,7 +34,9 @@ def simulated(calibration, draws, cell, model):
         _, squared, converged = calibration.fitted(cell, made, model)
         for place, square in zip(places, squared, strict=True):
             one = (cell.dimension, cell.landmarks, cell.ratio, simulation, model, place)
-            rows.append(calibration.Row(*one, converged=bool(converged), error=0.0, squared=float(square)))
+            rows.append(
+                calibration.Row(*one, converged=bool(converged), error=0.0, squared=float(square))
+            )
     return rows
 
 
@@ -45,7 +48,9 @@ def large_draws(calibration):
 
 def test_where_the_model_is_true_its_regions_hold_what_they_claim(calibration):
     cell = calibration.Cell(2, 12, 0.2)
-    rows = simulated(calibration, [calibration.draw(cell, k, steps=100) for k in range(40)], cell, "endpoint")
+    rows = simulated(
+        calibration, [calibration.draw(cell, k, steps=100) for k in range(40)], cell, "endpoint"
+    )
     levels = np.array(LEVELS)
     for place, num_points in (("landmark", 12), ("query", calibration.QUERIES)):
         found = calibration.coverage([row for row in rows if row.place == place])
@@ -60,11 +65,18 @@ def test_the_small_deformation_model_is_too_sure_of_large_deformations(calibrati
     assert np.all((found.deviation() + 4 * found.error)[[1, 2, 3]] < 0)  # 80, 90 and 95 %
 
 
-def test_a_truth_moves_each_point_by_the_amplitude_and_each_mark_by_the_noise(calibration, large_draws):
-    """A single point of the flow is a Brownian motion: its variance at time 1 is a², wherever the others go."""
+def test_a_truth_moves_each_point_by_the_amplitude_and_each_mark_by_the_noise(
+    calibration, large_draws
+):
+    """A single point of the flow is a Brownian motion: its variance at time 1 is a², wherever the
+    others go."""
     moved = np.array([made.truth - made.points for made in large_draws]) / 0.6
-    noise = np.array([made.fixed - made.truth[:12] for made in large_draws]) / (calibration.NOISE * 0.6)
-    each = np.mean(moved**2, axis=(1, 2))  # points of one truth move together, so that the truths are what is counted
+    noise = np.array([made.fixed - made.truth[:12] for made in large_draws]) / (
+        calibration.NOISE * 0.6
+    )
+    each = np.mean(
+        moved**2, axis=(1, 2)
+    )  # points of one truth move together, so that the truths are what is counted
     assert abs(each.mean() - 1) < 4 * each.std() / np.sqrt(len(each))
     assert abs(np.mean(noise**2) - 1) < 4 * np.sqrt(2 / noise.size)
 
@@ -74,7 +86,10 @@ def test_points_of_one_simulation_count_once(calibration):
     rng = np.random.default_rng(0)
     make = lambda k, square: calibration.Row(2, 5, 0.3, k, "endpoint", "query", True, 0.0, square)
     rows = [make(k, float(rng.chisquare(2))) for k in range(50) for _ in range(4)]
-    once, twice = calibration.coverage(rows), calibration.coverage([row for row in rows for _ in range(2)])
+    once, twice = (
+        calibration.coverage(rows),
+        calibration.coverage([row for row in rows for _ in range(2)]),
+    )
     assert np.allclose(once.error, twice.error)
     apart = [dataclasses.replace(row, simulation=i) for i, row in enumerate(rows * 2)]
     assert np.all(calibration.coverage(apart).error[:3] < 0.85 * once.error[:3])
@@ -82,18 +97,28 @@ def test_points_of_one_simulation_count_once(calibration):
 
 def test_the_clustered_error_is_that_of_redrawn_simulations(calibration):
     rng = np.random.default_rng(1)
-    size = rng.uniform(0.5, 1.5, 60)  # within a simulation the regions are all too small, or all too large
+    size = rng.uniform(
+        0.5, 1.5, 60
+    )  # within a simulation the regions are all too small, or all too large
     squared = size[:, None] * rng.chisquare(3, (60, 10))
-    make = lambda k, square: calibration.Row(3, 5, 0.3, k, "endpoint", "query", True, 0.0, float(square))
+    make = lambda k, square: calibration.Row(
+        3, 5, 0.3, k, "endpoint", "query", True, 0.0, float(square)
+    )
     found = calibration.coverage([make(k, square) for k in range(60) for square in squared[k]])
-    inside = squared[:, :, None] <= np.array([2.365973884, 4.641627676, 6.251388631, 7.814727903, 11.34486673])
+    inside = squared[:, :, None] <= np.array(
+        [2.365973884, 4.641627676, 6.251388631, 7.814727903, 11.34486673]
+    )
     redrawn = [100 * inside[rng.integers(60, size=60)].mean(axis=(0, 1)) for _ in range(4000)]
     assert np.allclose(found.held, 100 * inside.mean(axis=(0, 1)))
-    assert np.allclose(found.error, np.std(redrawn, axis=0), rtol=0.08)  # 1 % chance, 1/(2·60) from n − 1, and more
+    assert np.allclose(
+        found.error, np.std(redrawn, axis=0), rtol=0.08
+    )  # 1 % chance, 1/(2·60) from n − 1, and more
 
 
 def test_a_fit_that_did_not_converge_is_counted_not_dropped(calibration):
-    make = lambda k, square, ended: calibration.Row(2, 5, 0.3, k, "endpoint", "query", ended, 0.0, square)
+    make = lambda k, square, ended: calibration.Row(
+        2, 5, 0.3, k, "endpoint", "query", ended, 0.0, square
+    )
     found = calibration.coverage([make(0, 0.1, True), make(1, 100.0, False)])
     assert (found.simulations, found.lost) == (2, 1)
     assert np.all(found.held == 50)

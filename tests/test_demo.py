@@ -1,4 +1,5 @@
-"""The demo's promise: the truth is closer after than before, and inside the region that was said to hold it."""
+"""The demo's promise: the truth is closer after than before, and inside the region that was said to
+hold it."""
 
 import json
 from argparse import Namespace
@@ -6,8 +7,8 @@ from argparse import Namespace
 import pytest
 
 from kunita.console import Console
-from kunita.data.phantom import brain_shift
 from kunita.demo import FILES, run
+from kunita.phantoms.brain_shift import brain_shift
 from kunita.results import Request, output_names
 
 
@@ -24,7 +25,14 @@ def test_the_demo_runs_end_to_end_and_its_numbers_are_those_of_the_truth(tmp_pat
     printed = capsys.readouterr().out
     assert "where ultrasound sees" in printed
     assert str(tmp_path / "report.html") in printed
-    assert (tmp_path / "report.html").read_bytes() == (tmp_path / "result" / "report.html").read_bytes()
+    assert (tmp_path / "report.html").read_bytes() == (
+        tmp_path / "result" / "report.html"
+    ).read_bytes()
     assert {path.name for path in (tmp_path / "case").iterdir()} == set(FILES)
-    asked = Request(moving_image=tmp_path, fixed_image=tmp_path, labels=tmp_path, targets_file=tmp_path / FILES[-1])
+    asked = Request(
+        moving_image=tmp_path,
+        fixed_image=tmp_path,
+        labels=tmp_path,
+        targets_file=tmp_path / FILES[-1],
+    )
     assert {path.name for path in (tmp_path / "result").iterdir()} == set(output_names(asked, 3))

@@ -23,7 +23,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 EQUATIONS = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
 PAPER = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
-MORE = "".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("targets", "loo", "uncertainty"))
+MORE = "".join(
+    (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    for page in ("targets", "loo", "uncertainty")
+)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEPENDENCIES = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
 
@@ -36,7 +39,13 @@ LABELS = (
 )  # fmt: skip
 """Every labelled equation and proposition of [wassermann:14], in its order."""
 
-IMAGES = (*image_files.NIFTI, *image_files.MINC, *image_files.NRRD, *image_files.META, *image_files.PICTURES)
+IMAGES = (
+    *image_files.NIFTI,
+    *image_files.MINC,
+    *image_files.NRRD,
+    *image_files.META,
+    *image_files.PICTURES,
+)
 """Every suffix of an image."""
 
 STATUSES = ("implemented", "used as definition only", "not used")
@@ -50,9 +59,13 @@ def named(pattern):
 def rows():
     """The rows of the tables that have a status: label, what it says, function, test, status."""
     cells = (
-        [cell.strip() for cell in line.strip("|").split("|")] for line in EQUATIONS.splitlines() if line[:1] == "|"
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in EQUATIONS.splitlines()
+        if line[:1] == "|"
     )
-    return [row for row in cells if len(row) == 5 and row[0] != "label" and not row[0].startswith("---")]
+    return [
+        row for row in cells if len(row) == 5 and row[0] != "label" and not row[0].startswith("---")
+    ]
 
 
 def resolve(dotted):
@@ -112,7 +125,9 @@ def test_labels_cited_in_the_source_are_labels_of_the_paper():
 
 def test_the_citation_has_the_version_of_the_package():
     found = re.findall(
-        r"^version: *[\"']?([^\"'\s]+)", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE
+        r"^version: *[\"']?([^\"'\s]+)",
+        (ROOT / "CITATION.cff").read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
     assert found == [kunita.__version__]
 
@@ -120,8 +135,13 @@ def test_the_citation_has_the_version_of_the_package():
 def test_every_name_in_notation_is_in_the_code():
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     words = set(re.findall(r"\w+", source))
-    table = [line.split("|") for line in (ROOT / "docs" / "notation.md").read_text(encoding="utf-8").splitlines()]
-    names = [name for cells in table if len(cells) > 3 for name in re.findall(r"`([\w.]+)", cells[2])]
+    table = [
+        line.split("|")
+        for line in (ROOT / "docs" / "notation.md").read_text(encoding="utf-8").splitlines()
+    ]
+    names = [
+        name for cells in table if len(cells) > 3 for name in re.findall(r"`([\w.]+)", cells[2])
+    ]
     assert len(names) > 30
     missing = [name for name in names if not set(name.strip(".").split(".")) <= words]
     assert not missing
@@ -130,13 +150,19 @@ def test_every_name_in_notation_is_in_the_code():
 def blocks(*languages):
     """The fenced blocks of the pages and of the README that are in one of these languages."""
     return re.findall(
-        rf"^```(?:{'|'.join(languages)})\n(.*?)^```", FILES + PAPER + MORE + README, re.MULTILINE | re.DOTALL
+        rf"^```(?:{'|'.join(languages)})\n(.*?)^```",
+        FILES + PAPER + MORE + README,
+        re.MULTILINE | re.DOTALL,
     )
 
 
 def commands():
     """Every command line on the pages and in the README, continued lines as one."""
-    lines = [line for block in blocks("console", "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines = [
+        line
+        for block in blocks("console", "sh")
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
     return [line for line in lines if not line.startswith("python benchmarks/")]
 
 
@@ -161,7 +187,8 @@ def test_every_command_on_the_page_is_accepted(line):
 
 def test_every_benchmark_on_the_pages_is_there():
     named = re.findall(
-        r"benchmarks/\w+\.py", "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+        r"benchmarks/\w+\.py",
+        "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")),
     )
     assert len(named) > 2
     assert [name for name in named if not (ROOT / name).is_file()] == []
@@ -176,7 +203,16 @@ def test_every_picture_of_the_pages_is_there():
 
 def test_the_pages_show_every_command_that_takes_files():
     shown = {shlex.split(line, comments=True)[1] for line in commands()}
-    assert shown >= {"register", "predict", "warp", "uncertainty", "pool", "convert", "info", "reproduce"}
+    assert shown >= {
+        "register",
+        "predict",
+        "warp",
+        "uncertainty",
+        "pool",
+        "convert",
+        "info",
+        "reproduce",
+    }
     assert shown >= {"suggest", "tune", "loo"}
 
 

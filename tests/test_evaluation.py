@@ -1,4 +1,5 @@
-"""The fast evaluation of very many points is the plain one: all kernels, models, alignments, and dimensions."""
+"""The fast evaluation of very many points is the plain one: all kernels, models, alignments, and
+dimensions."""
 
 import dataclasses
 import functools
@@ -28,7 +29,9 @@ def registered(d, model="endpoint", align="rigid", far=0.0):
     rng = np.random.default_rng(5)
     x = rng.uniform(-4, 4, (SIZES[d], d)) + far
     bent = x + 0.5 * np.sin(np.roll(x - far, 1, axis=1)) + 0.3
-    return kunita.register(x, bent, kernel=problems.KERNELS["gaussian"], noise=0.1, align=align, model=model).posterior
+    return kunita.register(
+        x, bent, kernel=problems.KERNELS["gaussian"], noise=0.1, align=align, model=model
+    ).posterior
 
 
 def queries(d, far=0.0):
@@ -61,7 +64,8 @@ def test_the_fast_form_is_the_plain_form(d, model, align):
 
 @pytest.mark.parametrize("kernel", [k for k in problems.KERNELS if k != "gaussian"])
 def test_every_kernel_has_the_same_fast_form(kernel):
-    """The formulas hold for any flow and any whitener: those of another kernel's fit save a fit for each."""
+    """The formulas hold for any flow and any whitener: those of another kernel's fit save a fit for
+    each."""
     plain = dataclasses.replace(registered(2), kernel=problems.KERNELS[kernel])
     expected, found = plain.predict(queries(2)), prepare(plain).predict(queries(2))
     np.testing.assert_allclose(found.mean, expected.mean, atol=1e-11)
@@ -79,10 +83,13 @@ def test_single_precision_keeps_five_digits_wherever_the_origin_is(far):
 
 
 def test_a_fit_that_stopped_early_is_corrected_in_the_fast_form_too():
-    """The remaining step is part of the mean, and the inverse a search, whose answer arrives where it should."""
+    """The remaining step is part of the mean, and the inverse a search, whose answer arrives where
+    it should."""
     plain = registered(2)
     rng = np.random.default_rng(0)
-    early = dataclasses.replace(plain, corrected=True, correction=0.02 * rng.normal(size=plain.correction.shape))
+    early = dataclasses.replace(
+        plain, corrected=True, correction=0.02 * rng.normal(size=plain.correction.shape)
+    )
     early = dataclasses.replace(early, shift=0.02 * rng.normal(size=plain.shift.shape))
     fast = prepare(early, "float32")
     assert fast.precision == "float64"  # a search needs the digits
@@ -92,10 +99,15 @@ def test_a_fit_that_stopped_early_is_corrected_in_the_fast_form_too():
 
 
 def test_a_map_that_folds_is_refused_by_the_fast_form_as_by_the_plain_one():
-    x = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0], [3.0, 3.0]] * 3) + 0.1 * np.arange(12)[:, None]
+    x = (
+        np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 3.0], [3.0, 3.0]] * 3)
+        + 0.1 * np.arange(12)[:, None]
+    )
     swapped = x.copy()
     swapped[[0, 1]] += [[3.0, 0.0], [-3.0, 0.0]]
-    plain = kunita.register(x, swapped, kernel=kunita.Gaussian(1.0, 3.0), noise=0.05, align="none", model="small")
+    plain = kunita.register(
+        x, swapped, kernel=kunita.Gaussian(1.0, 3.0), noise=0.05, align="none", model="small"
+    )
     points = queries(2)
     for form in (plain.posterior, prepare(plain.posterior)):
         with pytest.raises(InverseError, match="have no pre-image"):

@@ -16,7 +16,9 @@ def test_the_ball_holds_its_probability(d, level):
         root = np.linalg.qr(rng.normal(size=(d, d)))[0] * axes[:d]
         radius = GaussianPoints(np.zeros((1, d)), (root @ root.T)[None]).radius(level)[0]
         draws = np.linalg.norm(rng.normal(size=(200_000, d)) @ root.T, axis=1)
-        assert np.mean(draws <= radius) == pytest.approx(level, abs=5 * np.sqrt(level * (1 - level) / 200_000))
+        assert np.mean(draws <= radius) == pytest.approx(
+            level, abs=5 * np.sqrt(level * (1 - level) / 200_000)
+        )
 
 
 def test_summaries_of_an_isotropic_point():

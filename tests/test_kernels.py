@@ -26,7 +26,9 @@ POINTS = np.random.default_rng(0).uniform(-4, 4, (15, 3))
     ],
 )
 def test_gram_matrix_agrees_with_scikit_learn(ours, theirs):
-    np.testing.assert_allclose(ours.gram(POINTS, POINTS), 1.5**2 * theirs(POINTS), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        ours.gram(POINTS, POINTS), 1.5**2 * theirs(POINTS), rtol=1e-9, atol=1e-12
+    )
 
 
 @everyone
@@ -76,7 +78,9 @@ def test_scale_mixture_of_the_rational_quadratic_holds_for_every_alpha(alpha):
     kernel = kunita.RationalQuadratic(3.0, 1.0, alpha=alpha)
     weights, variances = kernel.scale_mixture()
     s = jnp.asarray(np.r_[0, np.geomspace(1e-6, 400, 60)])
-    np.testing.assert_allclose(jnp.exp(-s[:, None] / (2 * variances)) @ weights, kernel.value(s), atol=2e-8)
+    np.testing.assert_allclose(
+        jnp.exp(-s[:, None] / (2 * variances)) @ weights, kernel.value(s), atol=2e-8
+    )
 
 
 def test_a_new_kernel_needs_only_its_profile_and_two_derivative_forms():
@@ -127,7 +131,9 @@ def test_sums_are_of_kernels_only_and_the_builtin_sum_works():
     parts = [kunita.Gaussian(3.0, 1.0), kunita.Matern52(2.0, 0.5), kunita.Gaussian(1.0, 0.2)]
     total = sum(parts)
     s = np.linspace(0, 9, 5)
-    np.testing.assert_allclose(total.value(s), sum(np.asarray(kernel.value(s)) for kernel in parts), rtol=1e-12)
+    np.testing.assert_allclose(
+        total.value(s), sum(np.asarray(kernel.value(s)) for kernel in parts), rtol=1e-12
+    )
     for wrong in (lambda: parts[0] + 3, lambda: 3 + parts[0], lambda: kunita.kernels.Sum(())):
         with pytest.raises(ArgumentError, match="kernel"):
             wrong()

@@ -41,7 +41,10 @@ def planted():
     noise = np.r_[np.ones(11), np.inf]
     with pytest.warns(kunita.KunitaWarning, match="left out"):
         return kunita.register(
-            kunita.Landmarks(moving, names), kunita.Landmarks(fixed, names), kernel=KERNELS["sum"], noise=noise
+            kunita.Landmarks(moving, names),
+            kunita.Landmarks(fixed, names),
+            kernel=KERNELS["sum"],
+            noise=noise,
         )
 
 
@@ -69,7 +72,9 @@ def robust():
 @functools.cache
 def of_model(model):
     moving, fixed = gp_displaced(12, seed=5, rms=8.0)
-    return kunita.register(moving, fixed, kernel=kunita.Gaussian(50.0, 5.0), noise=1.0, model=model, align="affine")
+    return kunita.register(
+        moving, fixed, kernel=kunita.Gaussian(50.0, 5.0), noise=1.0, model=model, align="affine"
+    )
 
 
 REGISTRATIONS = {
@@ -93,7 +98,8 @@ def both(make):
 
 
 class Tags(HTMLParser):
-    """What a browser's parser makes of a card: its tags, that all are closed in order, and its words."""
+    """What a browser's parser makes of a card: its tags, that all are closed in order, and its
+    words."""
 
     def __init__(self, text):
         super().__init__()
@@ -138,7 +144,7 @@ def scene_of(n, d=3, doubtful=None, seed=0):
     return notebook.Scene(start, arrived, start + rng.normal(size=(n, d)), doubtful or {})
 
 
-# ------------------------------------------------------------------------------------------------------ on any page
+# -------------------------------------------------------------------------------------- on any page
 
 
 @every
@@ -156,7 +162,9 @@ def test_a_card_runs_nothing_loads_nothing_and_leaves_the_page_around_it_alone(m
             assert tag in {"div", "span", "strong", "code", "br", "table", "tbody", "tr", "th", "td", "svg", "g"} | {
                 "rect", "path", "ellipse", "circle", "text",
             }  # fmt: skip
-            assert not {name for name in attributes if name.startswith("on")} | attributes.keys() & {
+            assert not {
+                name for name in attributes if name.startswith("on")
+            } | attributes.keys() & {
                 "id",
                 "href",
                 "src",
@@ -204,7 +212,7 @@ def test_any_name_may_be_in_doubt(name):
     assert not {"\x00", "\x1b", "\u202e"} & set(text)
 
 
-# ------------------------------------------------------------------------------------------------- true to the numbers
+# ------------------------------------------------------------------------------ true to the numbers
 
 
 @every
@@ -283,7 +291,9 @@ def test_a_posterior_says_what_can_be_asked_of_it():
 
 def test_a_posterior_of_jax_arrays_has_the_same_card():
     post = registered().posterior
-    traced = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, post)
+    traced = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, post
+    )
     assert traced._repr_html_() == post._repr_html_()
 
 
@@ -301,7 +311,9 @@ def planted_without_halves():
     """Names that a file can hold."""
     reg = planted()
     names = tuple(notebook.NO_TEXT.sub("?", name) for name in reg.moving.labels)
-    renamed = {side: dataclasses.replace(getattr(reg, side), names=names) for side in ("moving", "fixed")}
+    renamed = {
+        side: dataclasses.replace(getattr(reg, side), names=names) for side in ("moving", "fixed")
+    }
     remarks = tuple(notebook.NO_TEXT.sub("?", remark) for remark in reg.warnings)
     return dataclasses.replace(reg, warnings=remarks, **renamed)
 
@@ -314,13 +326,15 @@ def test_an_alignment_is_known_by_its_generators_however_they_are_mixed(kind, d)
     assert notebook.alignment_words(np.tensordot(mix, basis, axes=1)) == kind
 
 
-# ---------------------------------------------------------------------------------------------------------- drawings
+# ----------------------------------------------------------------------------------------- drawings
 
 
 def places(text, tag="circle"):
     """(views, n, 2) centres, pixels."""
     views = ElementTree.fromstring(f"<div>{text}</div>").iter("svg")
-    return np.array([[[float(c.get("cx")), float(c.get("cy"))] for c in view.iter(tag)] for view in views])
+    return np.array(
+        [[[float(c.get("cx")), float(c.get("cy"))] for c in view.iter(tag)] for view in views]
+    )
 
 
 def test_right_is_right_and_up_is_anterior_or_superior_at_one_scale():
@@ -331,7 +345,9 @@ def test_right_is_right_and_up_is_anterior_or_superior_at_one_scale():
     assert scale > 0
     for view, (right, up) in ((axial, (0, 1)), (coronal, (0, 2)), (sagittal, (1, 2))):
         moved = np.c_[x[:, right], -x[:, up]] * scale
-        np.testing.assert_allclose(view - view[0], moved - moved[0], atol=0.15)  # a digit of a pixel
+        np.testing.assert_allclose(
+            view - view[0], moved - moved[0], atol=0.15
+        )  # a digit of a pixel
 
 
 def test_the_letters_of_a_view_are_on_their_sides():
@@ -349,7 +365,9 @@ def test_in_the_plane_y_is_down():
     assert view[1, 1] > view[0, 1]
 
 
-@pytest.mark.parametrize("view", [*notebook.VIEWS[2], *notebook.VIEWS[3]], ids=lambda view: view.title or "plane")
+@pytest.mark.parametrize(
+    "view", [*notebook.VIEWS[2], *notebook.VIEWS[3]], ids=lambda view: view.title or "plane"
+)
 def test_an_ellipse_holds_95_percent_of_what_is_drawn(view):
     d = 3 if view.title else 2
     root = np.random.default_rng(1).normal(size=(d, d))
@@ -364,7 +382,9 @@ def test_an_ellipse_holds_95_percent_of_what_is_drawn(view):
 @pytest.mark.parametrize("d", [2, 3])
 def test_all_that_is_drawn_is_inside_its_frame(d):
     text = notebook.drawing(scene_of(60, d))
-    for view, centres in zip(ElementTree.fromstring(f"<div>{text}</div>").iter("svg"), places(text), strict=True):
+    for view, centres in zip(
+        ElementTree.fromstring(f"<div>{text}</div>").iter("svg"), places(text), strict=True
+    ):
         size = np.array([float(part) for part in view.get("viewBox").split()[2:]])
         assert np.all((centres > 0) & (centres < size))
 
@@ -415,7 +435,12 @@ def test_control_points_are_not_joined_to_the_marks_of_others(few, many):
 
 
 def test_landmarks_at_one_place_on_a_line_or_far_from_the_origin_are_drawn():
-    for x in (np.zeros((3, 3)), np.outer(np.arange(4.0), [0, 0, 1]), 1e7 + np.eye(3), 1e-7 * np.eye(3)):
+    for x in (
+        np.zeros((3, 3)),
+        np.outer(np.arange(4.0), [0, 0, 1]),
+        1e7 + np.eye(3),
+        1e-7 * np.eye(3),
+    ):
         sure = GaussianPoints(x, np.zeros((len(x), 3, 3)))
         assert np.isfinite(places(notebook.drawing(notebook.Scene(x, sure, x)))).all()
 

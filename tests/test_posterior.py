@@ -10,9 +10,9 @@ from sklearn.gaussian_process import kernels as sk
 
 import kunita
 from kunita import posterior as posterior_module
-from kunita.data.phantom import circle, flower
 from kunita.errors import ArgumentError, InverseError, LandmarkError
 from kunita.inference import solve
+from kunita.phantoms.shapes import circle, flower
 from problems import THREE, gp_displaced, grid, rotation
 
 KERNEL = kunita.Gaussian(50.0, 5.0)
@@ -20,13 +20,20 @@ MOVING, FIXED = gp_displaced(12, seed=5, rms=8.0)
 QUERIES = np.random.default_rng(0).uniform(0, 150, (8, 3))
 
 
-def registered(model="endpoint", align="rigid", noise=1.0, moving=MOVING, fixed=FIXED, kernel=KERNEL):
+def registered(
+    model="endpoint", align="rigid", noise=1.0, moving=MOVING, fixed=FIXED, kernel=KERNEL
+):
     return kunita.register(moving, fixed, kernel=kernel, noise=noise, align=align, model=model)
 
 
 def three(model):
     return kunita.register(
-        THREE["moving"], THREE["fixed"], kernel=THREE["kernel"], noise=THREE["noise"], align="none", model=model
+        THREE["moving"],
+        THREE["fixed"],
+        kernel=THREE["kernel"],
+        noise=THREE["noise"],
+        align="none",
+        model=model,
     )
 
 
@@ -38,16 +45,21 @@ def three(model):
     ],
 )
 def test_three_landmark_example_reproduces_the_covariances(model, expected):
-    """‖cov‖_F at the landmarks and at three other points, as found with a prototype, to its three digits."""
+    """‖cov‖_F at the landmarks and at three other points, as found with a prototype, to its three
+    digits."""
     points = np.r_[THREE["moving"], THREE["queries"]]
-    np.testing.assert_allclose(three(model).posterior.predict(points).frobenius, expected, atol=6e-4)
+    np.testing.assert_allclose(
+        three(model).posterior.predict(points).frobenius, expected, atol=6e-4
+    )
 
 
 def test_small_model_is_gaussian_process_regression():
     """Mean and covariance of `small` without alignment against scikit-learn, exactly."""
     reg = registered("small", "none")
     ours = reg.posterior.predict(QUERIES)
-    theirs = GaussianProcessRegressor(25.0 * sk.RBF(50.0), alpha=1.0, optimizer=None).fit(MOVING, FIXED - MOVING)
+    theirs = GaussianProcessRegressor(25.0 * sk.RBF(50.0), alpha=1.0, optimizer=None).fit(
+        MOVING, FIXED - MOVING
+    )
     mean, std = theirs.predict(QUERIES, return_std=True)
     np.testing.assert_allclose(ours.mean, QUERIES + mean, atol=1e-9)
     np.testing.assert_allclose(ours.covariance, std[:, 0, None, None] ** 2 * np.eye(3), atol=1e-8)
@@ -56,7 +68,9 @@ def test_small_model_is_gaussian_process_regression():
 @pytest.mark.parametrize("model", ["endpoint", "pathwise"])
 def test_small_displacements_tend_to_gaussian_process_regression(model):
     """Order 2 in the mean and 1 in the covariance, as the displacement ε → 0."""
-    theirs = GaussianProcessRegressor(25.0 * sk.RBF(50.0), alpha=1.0, optimizer=None).fit(MOVING, FIXED - MOVING)
+    theirs = GaussianProcessRegressor(25.0 * sk.RBF(50.0), alpha=1.0, optimizer=None).fit(
+        MOVING, FIXED - MOVING
+    )
     mean, cov = theirs.predict(QUERIES), theirs.predict(QUERIES, return_cov=True)[1]
     cov = np.einsum("ii->i", cov[..., 0])[:, None, None] * np.eye(3)
     sizes, means, covs = np.array([0.4, 0.2, 0.1, 0.05]), [], []
@@ -70,7 +84,8 @@ def test_small_displacements_tend_to_gaussian_process_regression(model):
 
 
 @pytest.mark.parametrize(
-    ("model", "align"), [("endpoint", "none"), ("endpoint", "affine"), ("pathwise", "rigid"), ("small", "rigid")]
+    ("model", "align"),
+    [("endpoint", "none"), ("endpoint", "affine"), ("pathwise", "rigid"), ("small", "rigid")],
 )
 def test_all_views_of_the_covariance_agree(model, align):
     posterior = registered(model, align).posterior
@@ -91,7 +106,9 @@ def test_jacobian_is_the_derivative_of_predict_and_inverse_undoes_it(model):
     jacobian = posterior.jacobian(QUERIES)
     for axis in range(3):
         e = h * np.eye(3)[axis]
-        slope = (posterior.predict(QUERIES + e).mean - posterior.predict(QUERIES - e).mean) / (2 * h)
+        slope = (posterior.predict(QUERIES + e).mean - posterior.predict(QUERIES - e).mean) / (
+            2 * h
+        )
         np.testing.assert_allclose(jacobian[:, :, axis], slope, atol=1e-7)
     there = posterior.predict(QUERIES)
     back = posterior.inverse(there.mean)
@@ -108,9 +125,16 @@ def test_samples_have_the_posterior_mean_and_joint_covariance():
     assert draws.shape == (count, 3, 3)
     flat, cov = draws.reshape(count, 9), posterior.covariance(points, points).reshape(9, 9)
     deviations = np.sqrt(np.diag(cov))
-    assert np.all(np.abs(flat.mean(0) - posterior.predict(points).mean.ravel()) < 5 * deviations / np.sqrt(count))
-    assert np.all(np.abs(np.cov(flat.T) - cov) < 6 * np.outer(deviations, deviations) * np.sqrt(2 / count))
-    np.testing.assert_array_equal(posterior.sample(points, 2, key=7), posterior.sample(points, 2, key=7))
+    assert np.all(
+        np.abs(flat.mean(0) - posterior.predict(points).mean.ravel())
+        < 5 * deviations / np.sqrt(count)
+    )
+    assert np.all(
+        np.abs(np.cov(flat.T) - cov) < 6 * np.outer(deviations, deviations) * np.sqrt(2 / count)
+    )
+    np.testing.assert_array_equal(
+        posterior.sample(points, 2, key=7), posterior.sample(points, 2, key=7)
+    )
 
 
 @pytest.mark.parametrize("align", ["none", "translation"])
@@ -124,19 +148,25 @@ def test_leave_one_out_equals_explicit_deletion_in_the_linear_case(align):
         got = without.posterior.predict(MOVING[i : i + 1])
         np.testing.assert_allclose(shortcut.mean[i], got.mean[0], atol=1e-7)
         np.testing.assert_allclose(shortcut.covariance[i], got.covariance[0] + np.eye(3), atol=1e-7)
-    np.testing.assert_allclose(shortcut.error, np.linalg.norm(shortcut.mean - FIXED, axis=1), rtol=1e-9)
-    chi2 = [e @ np.linalg.solve(c, e) for e, c in zip(shortcut.mean - FIXED, shortcut.covariance, strict=True)]
+    np.testing.assert_allclose(
+        shortcut.error, np.linalg.norm(shortcut.mean - FIXED, axis=1), rtol=1e-9
+    )
+    chi2 = [
+        e @ np.linalg.solve(c, e)
+        for e, c in zip(shortcut.mean - FIXED, shortcut.covariance, strict=True)
+    ]
     np.testing.assert_allclose(shortcut.chi2, chi2, rtol=1e-7)
 
 
 def test_leave_one_out_is_close_to_real_refits():
-    """Displacements of 8 mm on a length scale of 50: within a fifth of the predicted standard deviation on average."""
+    """Displacements of 8 mm on a length scale of 50: within a fifth of the predicted standard
+    deviation on average."""
     shortcut = registered().posterior.leave_one_out()
     miss, ratio = [], []
     for i in range(12):
-        got = registered(moving=np.delete(MOVING, i, 0), fixed=np.delete(FIXED, i, 0)).posterior.predict(
-            MOVING[i : i + 1]
-        )
+        got = registered(
+            moving=np.delete(MOVING, i, 0), fixed=np.delete(FIXED, i, 0)
+        ).posterior.predict(MOVING[i : i + 1])
         sd = np.sqrt(np.trace(shortcut.covariance[i]) / 3)
         miss.append(np.linalg.norm(got.mean[0] - shortcut.mean[i]) / sd)
         ratio.append(np.sqrt(np.trace(got.covariance[0] + np.eye(3)) / 3) / sd)
@@ -147,7 +177,10 @@ def test_leave_one_out_is_close_to_real_refits():
 def test_leave_one_out_is_refused_where_the_alignment_needs_every_landmark():
     square = np.array([[0.0, 0], [10, 0], [0, 10]])
     reg = registered(
-        align="affine", moving=square, fixed=square + [[1.0, 0], [0, 1], [0, 0]], kernel=kunita.Gaussian(10.0, 1.0)
+        align="affine",
+        moving=square,
+        fixed=square + [[1.0, 0], [0, 1], [0, 0]],
+        kernel=kunita.Gaussian(10.0, 1.0),
     )
     with pytest.raises(LandmarkError, match="too few"):
         reg.posterior.leave_one_out()
@@ -159,13 +192,17 @@ def test_leave_one_out_is_refused_for_two_landmarks_and_a_similarity():
     """P is pure rounding there, and must not pass for an answer."""
     moving = np.array([[0.0, 0.0], [10.0, 3.0]])
     fixed = moving + np.array([[1.0, 0.0], [0.0, 1.5]])
-    reg = registered(align="similarity", moving=moving, fixed=fixed, kernel=kunita.Gaussian(10.0, 1.0))
+    reg = registered(
+        align="similarity", moving=moving, fixed=fixed, kernel=kunita.Gaussian(10.0, 1.0)
+    )
     with pytest.raises(LandmarkError, match="too few"):
         reg.posterior.leave_one_out()
 
 
 def test_samples_of_crowded_points_are_finite():
-    posterior = registered("small", "none", 1e-3, MOVING[:, :2], FIXED[:, :2], kunita.Gaussian(20.0, 10.0)).posterior
+    posterior = registered(
+        "small", "none", 1e-3, MOVING[:, :2], FIXED[:, :2], kunita.Gaussian(20.0, 10.0)
+    ).posterior
     crowd = 50 + np.random.default_rng(0).uniform(0, 1, (60, 2))
     assert np.all(np.isfinite(posterior.sample(crowd, 5)))
 
@@ -175,7 +212,9 @@ def test_diffeomorphic_where_the_small_deformation_model_folds():
     kernel = kunita.Gaussian(2.0, 5.0)
     moving, fixed = circle(24), flower(24, amplitude=0.45)
     dets = {
-        model: np.linalg.det(registered(model, "none", 0.1, moving, fixed, kernel).posterior.jacobian(points))
+        model: np.linalg.det(
+            registered(model, "none", 0.1, moving, fixed, kernel).posterior.jacobian(points)
+        )
         for model in ("small", "endpoint")
     }
     assert dets["small"].min() < 0
@@ -208,11 +247,19 @@ def test_the_alignments_uncertainty_is_that_of_a_regression_on_its_basis(align):
 def test_after_a_fit_everything_turns_shifts_permutes_and_rescales_with_the_problem():
     """Within the fit's tolerance (1e-6 mm)."""
     here = registered().posterior.predict(QUERIES)
-    r, shift, order = rotation(3, seed=2), np.array([10.0, -20.0, 5.0]), np.random.default_rng(1).permutation(12)
-    turned = registered(moving=MOVING[order] @ r.T + shift, fixed=FIXED[order] @ r.T + shift).posterior
+    r, shift, order = (
+        rotation(3, seed=2),
+        np.array([10.0, -20.0, 5.0]),
+        np.random.default_rng(1).permutation(12),
+    )
+    turned = registered(
+        moving=MOVING[order] @ r.T + shift, fixed=FIXED[order] @ r.T + shift
+    ).posterior
     got = turned.predict(QUERIES @ r.T + shift)
     np.testing.assert_allclose(got.mean, here.mean @ r.T + shift, atol=1e-6)
-    np.testing.assert_allclose(got.covariance, np.einsum("ab,mbc,dc->mad", r, here.covariance, r), atol=1e-6)
+    np.testing.assert_allclose(
+        got.covariance, np.einsum("ab,mbc,dc->mad", r, here.covariance, r), atol=1e-6
+    )
     metres = registered(
         moving=MOVING / 1000, fixed=FIXED / 1000, kernel=kunita.Gaussian(0.05, 0.005), noise=0.001
     ).posterior.predict(QUERIES / 1000)
@@ -237,7 +284,9 @@ def test_infinite_noise_equals_leaving_the_landmark_out():
     with pytest.warns(kunita.KunitaWarning, match="left out"):
         reg = registered(noise=noise)
     got = reg.posterior.predict(QUERIES)
-    without = registered(moving=np.delete(MOVING, 4, 0), fixed=np.delete(FIXED, 4, 0)).posterior.predict(QUERIES)
+    without = registered(
+        moving=np.delete(MOVING, 4, 0), fixed=np.delete(FIXED, 4, 0)
+    ).posterior.predict(QUERIES)
     np.testing.assert_allclose(got.mean, without.mean, atol=1e-6)
     np.testing.assert_allclose(got.covariance, without.covariance, atol=1e-6)
     noise[4] = 1e5
@@ -263,7 +312,8 @@ def test_noise_on_the_moving_side_is_carried_over_by_the_map():
 
 @pytest.mark.parametrize("align", ["none", "rigid"])
 def test_an_early_stop_is_corrected_by_the_remaining_gauss_newton_step(align, monkeypatch):
-    """Stopped after one step, the corrected mean is much nearer to the converged one than the flow is."""
+    """Stopped after one step, the corrected mean is much nearer to the converged one than the flow
+    is."""
     there = registered("endpoint", align).posterior.predict(QUERIES).mean
     monkeypatch.setattr(solve, "MAX_ITERATIONS", 1)
     monkeypatch.setattr(solve, "LEVELS", (1.0,))

@@ -27,7 +27,9 @@ def finite(reg):
 
 
 def test_without_parameters_kernel_and_noise_come_from_the_evidence():
-    with pytest.warns(kunita.KunitaWarning, match="do not determine the"):  # so few cannot tell everything
+    with pytest.warns(
+        kunita.KunitaWarning, match="do not determine the"
+    ):  # so few cannot tell everything
         reg = kunita.register(MOVING, FIXED + np.random.default_rng(0).normal(size=FIXED.shape))
     assert [one.name for one in reg.chosen] == ["length scale", "amplitude", "noise"]
     assert reg.converged
@@ -126,7 +128,9 @@ def test_no_violent_deformation_is_sought_for_a_mirrored_set():
     assert finite(reg)
 
 
-@pytest.mark.parametrize(("n", "align", "d"), [(2, "similarity", 2), (4, "affine", 3), (3, "affine", 3)])
+@pytest.mark.parametrize(
+    ("n", "align", "d"), [(2, "similarity", 2), (4, "affine", 3), (3, "affine", 3)]
+)
 def test_where_the_alignment_explains_everything_the_uncertainty_is_a_guess_not_zero(n, align, d):
     rng = np.random.default_rng(n)
     x = rng.uniform(0, 100, (n, d))
@@ -140,7 +144,10 @@ def test_where_the_alignment_explains_everything_the_uncertainty_is_a_guess_not_
     ("arguments", "message"),
     [
         ({"noise": "big"}, "noise: expected real numbers"),
-        ({"noise": np.where(np.eye(3), [np.inf, 1, 1], 0) * np.ones((12, 1, 1))}, "'1'.*not finite"),
+        (
+            {"noise": np.where(np.eye(3), [np.inf, 1, 1], 0) * np.ones((12, 1, 1))},
+            "'1'.*not finite",
+        ),
         ({"noise": 0.0}, "noise.*positive"),
         ({"noise": -1.0}, "noise.*positive"),
         ({"noise": np.nan}, "noise.*positive"),
@@ -214,9 +221,13 @@ def test_full_matrix_noise_is_respected():
 
 def test_both_sides_noise_from_the_landmarks_adds_up():
     cov = np.tile(0.5 * np.eye(3), (12, 1, 1))
-    both = kunita.register(kunita.Landmarks(MOVING, None, cov), kunita.Landmarks(FIXED, None, cov), kernel=KERNEL)
+    both = kunita.register(
+        kunita.Landmarks(MOVING, None, cov), kunita.Landmarks(FIXED, None, cov), kernel=KERNEL
+    )
     jacobian = both.posterior.jacobian(MOVING)
-    np.testing.assert_allclose(both.noise, cov + 0.5 * jacobian @ jacobian.swapaxes(1, 2), atol=1e-5)
+    np.testing.assert_allclose(
+        both.noise, cov + 0.5 * jacobian @ jacobian.swapaxes(1, 2), atol=1e-5
+    )
 
 
 def test_a_swapped_pair_is_named_in_the_summary():

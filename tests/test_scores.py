@@ -47,7 +47,12 @@ def test_calibrated_predictions_cover_what_they_say(d):
 
 def test_the_log_score_is_that_of_the_normal_density():
     errors, squared, covariances = draws(n=20)
-    exact = -np.mean([multivariate_normal(np.zeros(3), c).logpdf(e) for e, c in zip(errors, covariances, strict=True)])
+    exact = -np.mean(
+        [
+            multivariate_normal(np.zeros(3), c).logpdf(e)
+            for e, c in zip(errors, covariances, strict=True)
+        ]
+    )
     assert np.isclose(scores(np.linalg.norm(errors, axis=1), squared, covariances).nll, exact)
 
 
@@ -62,7 +67,7 @@ def test_predictions_have_the_scores_of_their_errors():
     np.testing.assert_allclose(found.stds**2, [np.trace(c) / 2 for c in covariances])
 
 
-# --------------------------------------------------------------------------------------------------------- calibration
+# -------------------------------------------------------------------------------------- calibration
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -72,7 +77,8 @@ def test_the_probability_integral_transform_of_honest_predictions_is_uniform(d):
 
 @pytest.mark.parametrize("d", [2, 3])
 def test_the_probability_integral_transform_is_the_share_of_draws_that_are_nearer(d):
-    """Monte Carlo, by the definition: the region that just holds the point holds this share of the distribution."""
+    """Monte Carlo, by the definition: the region that just holds the point holds this share of the
+    distribution."""
     mine = honest(n=5, d=d)
     rng = np.random.default_rng(3)
     for squared, covariance, share in zip(mine.squared, mine.covariances, mine.pit, strict=True):
@@ -99,13 +105,15 @@ def test_the_calibration_error_is_the_mean_over_nineteen_levels():
     assert found == pytest.approx(np.mean(by_hand))
 
 
-# ------------------------------------------------------------------------------------------------- knowing which is bad
+# ----------------------------------------------------------------------------- knowing which is bad
 
 
 def test_the_rank_correlation_is_that_of_the_ranks():
     rng = np.random.default_rng(0)
     stds, errors = rng.uniform(size=(2, 30))
-    assert rank_correlation(stds, errors) == pytest.approx(np.corrcoef(rankdata(stds), rankdata(errors))[0, 1])
+    assert rank_correlation(stds, errors) == pytest.approx(
+        np.corrcoef(rankdata(stds), rankdata(errors))[0, 1]
+    )
     assert rank_correlation(errors**3, errors) == pytest.approx(1.0)
     assert rank_correlation(np.full(30, 0.7), errors) is None
 
@@ -143,18 +151,24 @@ def test_ties_are_left_to_chance():
 
 def test_the_area_does_not_depend_on_the_unit():
     errors, stds = np.random.default_rng(3).uniform(size=(2, 40))
-    assert sparsification(10 * errors, stds).area == pytest.approx(sparsification(errors, stds).area)
+    assert sparsification(10 * errors, stds).area == pytest.approx(
+        sparsification(errors, stds).area
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------- intervals
+# ---------------------------------------------------------------------------------------- intervals
 
 
 def test_the_interval_of_a_mean_over_cases_is_that_of_another_bootstrap():
     values = np.random.default_rng(0).normal(1.0, 2.0, 12)
     found = interval(values.mean(), values[case_draws(12, 0, 20_000)].mean(axis=1), 12)
-    other = bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1))
+    other = bootstrap(
+        (values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1)
+    )
     assert found.value == pytest.approx(values.mean())
-    np.testing.assert_allclose((found.low, found.high), other.confidence_interval, atol=0.05)  # Monte Carlo
+    np.testing.assert_allclose(
+        (found.low, found.high), other.confidence_interval, atol=0.05
+    )  # Monte Carlo
 
 
 def test_whole_cases_are_drawn():
@@ -185,7 +199,8 @@ def test_too_few_cases_have_no_interval(cases):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "open_sign"), [(-0.1, 0.2, True), (0.1, 0.2, False), (-0.2, -0.1, False), (None, None, True)]
+    ("low", "high", "open_sign"),
+    [(-0.1, 0.2, True), (0.1, 0.2, False), (-0.2, -0.1, False), (None, None, True)],
 )
 def test_a_sign_is_told_only_by_an_interval_without_zero(low, high, open_sign):
     assert Interval(0.1, low, high).holds_zero is open_sign

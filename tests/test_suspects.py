@@ -1,4 +1,5 @@
-"""Landmarks that cannot be right are named, those that can are not, and the formulas hold by a second route."""
+"""Landmarks that cannot be right are named, those that can are not, and the formulas hold by a
+second route."""
 
 import functools
 import itertools
@@ -22,7 +23,8 @@ LABELS = tuple(f"p{i}" for i in range(1, 41))
 
 
 def pairs(seed, d=3, n=None, sd=1.0):
-    """Landmarks 60 mm wide, turned and shifted, with a smooth deformation of some 2 mm and a noise of 1 mm."""
+    """Landmarks 60 mm wide, turned and shifted, with a smooth deformation of some 2 mm and a noise
+    of 1 mm."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(0, 60, (n or N[d], d))
     gram = np.exp(-np.sum((x[:, None] - x) ** 2, axis=2) / (2 * 40.0**2))
@@ -38,7 +40,7 @@ def look(x, f, align="rigid", noise=None, known=False):
     return suspicion(x, f, ones(x) if noise is None else noise, align, known=known)
 
 
-# ------------------------------------------------------------------------------------------------------- planted errors
+# ----------------------------------------------------------------------------------- planted errors
 
 
 @pytest.mark.parametrize(("d", "known"), [(2, False), (3, False), (3, True)])
@@ -49,7 +51,9 @@ def test_a_landmark_far_off_is_the_only_suspect(d, known, seed):
     found = look(x, f, known=known)
     assert found.outliers == (4,)
     assert np.flatnonzero(found.suspect).tolist() == [4]
-    assert found.misses_mm[0] == pytest.approx(15, abs=7)  # it missed by 2 mm before, as they all do
+    assert found.misses_mm[0] == pytest.approx(
+        15, abs=7
+    )  # it missed by 2 mm before, as they all do
 
 
 @functools.cache
@@ -77,10 +81,15 @@ def test_groups_hold_every_landmark_once_and_neighbours_together():
     groups = list(suspects._groups(x))
     assert sorted(np.concatenate(groups)) == list(range(len(x)))
     assert all(suspects.GROUP / 2 <= len(rows) <= suspects.GROUP for rows in groups)
-    assert np.mean([np.ptp(x[rows], axis=0).prod() for rows in groups]) < 0.5 * np.ptp(x, axis=0).prod()
+    assert (
+        np.mean([np.ptp(x[rows], axis=0).prod() for rows in groups])
+        < 0.5 * np.ptp(x, axis=0).prod()
+    )
 
 
-@pytest.mark.parametrize(("order", "words"), [(slice(None, None, -1), "reverse"), (1, "shifted by 1")])
+@pytest.mark.parametrize(
+    ("order", "words"), [(slice(None, None, -1), "reverse"), (1, "shifted by 1")]
+)
 def test_a_long_list_that_is_reversed_or_has_slipped_is_told(order, words):
     x, f = crowd()
     mixed = f[order] if isinstance(order, slice) else np.roll(f, order, axis=0)
@@ -95,7 +104,9 @@ def test_two_outliers_do_not_hide_each_other(d):
     assert set(look(x, f).outliers) == {1, 7}
 
 
-@pytest.mark.parametrize(("d", "align"), [(2, "rigid"), (3, "rigid"), (3, "similarity"), (3, "affine")])
+@pytest.mark.parametrize(
+    ("d", "align"), [(2, "rigid"), (3, "rigid"), (3, "similarity"), (3, "affine")]
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_two_exchanged_landmarks_are_told_from_two_outliers(d, align, seed):
     x, f = pairs(seed, d)
@@ -115,7 +126,8 @@ def test_exchanges_are_found_without_any_rotation_too(align):
 
 
 def test_an_outlier_on_its_way_to_a_neighbour_is_not_an_exchange():
-    """To exchange the two would halve the errors: one that lies anywhere is likelier than two that still miss."""
+    """To exchange the two would halve the errors: one that lies anywhere is likelier than two that
+    still miss."""
     x, f = pairs(5)
     near = int(np.argsort(np.linalg.norm(f - f[4], axis=1))[1])
     f[4] = f[4] + 1.6 * (f[near] - f[4])
@@ -163,13 +175,17 @@ def test_a_mirrored_set_is_suspect_as_a_whole(d):
     assert set(found.reasons(LABELS[: N[d]])) == {"the whole set looks mirrored"}
 
 
-# -------------------------------------------------------------------------------------------------------- false alarms
+# ------------------------------------------------------------------------------------- false alarms
 
 
-@pytest.mark.parametrize(("d", "n", "known"), [(2, 12, False), (3, 6, False), (3, 5, False), (2, 12, True)])
+@pytest.mark.parametrize(
+    ("d", "n", "known"), [(2, 12, False), (3, 6, False), (3, 5, False), (2, 12, True)]
+)
 def test_of_honest_sets_about_one_in_a_hundred_has_a_suspect(d, n, known):
     accused = sum(look(*pairs(seed, d, n), known=known).suspect.any() for seed in range(50))
-    assert accused <= 4  # 0.5 are expected, and twice that would not show: 5 happen once in 300 times even then
+    assert (
+        accused <= 4
+    )  # 0.5 are expected, and twice that would not show: 5 happen once in 300 times even then
 
 
 def test_sets_too_few_to_tell_are_not_accused():
@@ -192,10 +208,12 @@ def test_sets_that_determine_little_are_looked_at_in_peace(shape):
 
 
 @pytest.mark.parametrize(
-    ("align", "d", "flat"), [("affine", 3, 2), ("affine", 2, 1), ("rigid", 3, 1), ("similarity", 3, 1)]
+    ("align", "d", "flat"),
+    [("affine", 3, 2), ("affine", 2, 1), ("rigid", 3, 1), ("similarity", 3, 1)],
 )
 def test_a_landmark_that_the_alignment_needs_for_itself_is_looked_at_in_peace(align, d, flat):
-    """All but one lie in a plane or on a line, and that one is swapped: nobody can say where it belongs."""
+    """All but one lie in a plane or on a line, and that one is swapped: nobody can say where it
+    belongs."""
     for seed in range(6):
         rng = np.random.default_rng(seed)
         x = np.zeros((9, d))
@@ -216,14 +234,17 @@ def test_noise_that_a_landmark_is_known_to_have_is_no_suspicion():
 
 
 def test_noise_is_along_the_axes_of_the_fixed_space():
-    """Vague along the direction of the error, it is no suspect; vague across, it is: the sets are turned by a lot."""
+    """Vague along the direction of the error, it is no suspect; vague across, it is: the sets are
+    turned by a lot."""
     x, f = pairs(12)
     way = rotation(3, 5)
     f[4] += 10 * way[:, 0]
     covariances = np.array(ones(x))
     for axis, expected in ((0, []), (1, [4])):
         covariances[4] = (way * np.where(np.arange(3) == axis, 8.0, 1.0) ** 2) @ way.T
-        assert np.flatnonzero(look(x, f, noise=covariances, known=True).suspect).tolist() == expected
+        assert (
+            np.flatnonzero(look(x, f, noise=covariances, known=True).suspect).tolist() == expected
+        )
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
@@ -233,15 +254,18 @@ def test_units_and_places_do_not_matter(scale):
     f[[2, 9]] = f[[9, 2]]
     here, there = look(x, f), look(scale * x + 100 * scale, scale * f @ rotation(3, 6).T)
     assert (here.swaps, here.outliers) == (there.swaps, there.outliers) == (((2, 9),), (4,))
-    np.testing.assert_allclose(np.array(there.misses_mm), scale * np.array(here.misses_mm), rtol=1e-4)
+    np.testing.assert_allclose(
+        np.array(there.misses_mm), scale * np.array(here.misses_mm), rtol=1e-4
+    )
 
 
-# ------------------------------------------------------------------------------------------- formulas, by another route
+# ----------------------------------------------------------------------- formulas, by another route
 
 
 @functools.cache
 def model(known, alike):
-    """A model of 8 landmarks on a small grid, its noise alike along every axis or not, and all that it is made of."""
+    """A model of 8 landmarks on a small grid, its noise alike along every axis or not, and all that
+    it is made of."""
     x, f = pairs(14, n=8)
     setting = suspects._Setting(x, f @ rotation(3, 14) - 5, "rigid")
     noise = np.array(ones(x)) * np.linspace(0.5, 2, 8)[:, None, None]
@@ -254,19 +278,23 @@ def model(known, alike):
     for i in range(8):
         blocks[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] = turn.T @ noise[i] @ turn / level
     matrices = [
-        np.kron(a**2 * np.exp(-squared / (2 * s**2)) + w**2 * np.eye(8), np.eye(3)) + blocks for s, a, w in grid
+        np.kron(a**2 * np.exp(-squared / (2 * s**2)) + w**2 * np.eye(8), np.eye(3)) + blocks
+        for s, a, w in grid
     ]
     found = suspects._model_at(setting, noise, known, grid, np.ones(len(grid)))
     return found, setting, [matrix * (level if known else 1.0) for matrix in matrices]
 
 
 def density(matrix, basis, y, floor):
-    """Of what no alignment can change, Nᵀy, N ⊥ H: normal, or Cauchy with a scale that is inverse gamma."""
+    """Of what no alignment can change, Nᵀy, N ⊥ H: normal, or Cauchy with a scale that is inverse
+    gamma."""
     across, shape = null_space(basis.T), np.linalg.slogdet(basis.T @ basis)[1]
     inside = across.T @ matrix @ across
     if floor is None:
         return multivariate_normal(np.zeros(len(inside)), inside).logpdf(across.T @ y) - shape / 2
-    return multivariate_t(np.zeros(len(inside)), floor * inside, df=1).logpdf(across.T @ y) - shape / 2
+    return (
+        multivariate_t(np.zeros(len(inside)), floor * inside, df=1).logpdf(across.T @ y) - shape / 2
+    )
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -287,7 +315,10 @@ def test_leaving_out_is_to_have_never_seen(known, alike):
     y, kept = setting.displacements(np.arange(8)), np.repeat(~np.isin(np.arange(8), (2, 5)), 3)
     rest = found.without(2).without(5)
     misfit = rest.misfit(y)
-    expected = [density(m[kept][:, kept], setting.basis[kept], y.ravel()[kept], found.floor) for m in matrices]
+    expected = [
+        density(m[kept][:, kept], setting.basis[kept], y.ravel()[kept], found.floor)
+        for m in matrices
+    ]
     np.testing.assert_allclose(rest.log_density(misfit), expected, rtol=1e-8)
 
 
@@ -305,16 +336,21 @@ def test_all_exchanges_at_once_are_each_of_them(known, alike):
 
 
 def test_a_chance_is_the_share_of_draws_that_lie_farther_off():
-    """By simulation: parameters from what the others say of them, then the landmark given the others, again and again.
+    """By simulation: parameters from what the others say of them, then the landmark given the
+    others, again and again.
 
-    τ² given the others is inverse gamma, and the landmark normal around what they predict, by conditioning the matrix.
+    τ² given the others is inverse gamma, and the landmark normal around what they predict, by
+    conditioning the matrix.
     """
     found, setting, matrices = model(False, alike=False)
     y, i = setting.displacements(np.arange(8)), 3
     mine = np.repeat(np.arange(8) == i, 3)
     rng, vague = np.random.default_rng(0), 1e8 * setting.basis @ setting.basis.T
     logs = np.array(
-        [density(m[~mine][:, ~mine], setting.basis[~mine], y.ravel()[~mine], found.floor) for m in matrices]
+        [
+            density(m[~mine][:, ~mine], setting.basis[~mine], y.ravel()[~mine], found.floor)
+            for m in matrices
+        ]
     )
     weights = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
     share = 0.0
@@ -326,31 +362,42 @@ def test_a_chance_is_the_share_of_draws_that_lie_farther_off():
         miss = y.ravel()[mine] - gain @ y.ravel()[~mine]
         freedom = np.sum(~mine) - setting.basis.shape[1] + 1
         variance = (misfit + found.floor) / rng.chisquare(freedom, 100_000)
-        share += weight * np.mean(variance * rng.chisquare(3, 100_000) > miss @ np.linalg.solve(spread, miss))
+        share += weight * np.mean(
+            variance * rng.chisquare(3, 100_000) > miss @ np.linalg.solve(spread, miss)
+        )
     chance = found.left_out(y).chances[i]
     assert chance == pytest.approx(share, abs=4 * np.sqrt(chance / 100_000) + 1e-4)
 
 
 def test_at_one_parameter_it_is_the_leave_one_out_of_a_registration():
     x, f = pairs(15, sd=0.5)
-    f = x + (f - 5) @ rotation(3, 15) - x  # turned back: what is left is small, and a translation linear
-    reg = kunita.register(x, f, kernel=kunita.Gaussian(30.0, 2.0), noise=1.5, align="translation", model="small")
+    f = (
+        x + (f - 5) @ rotation(3, 15) - x
+    )  # turned back: what is left is small, and a translation linear
+    reg = kunita.register(
+        x, f, kernel=kunita.Gaussian(30.0, 2.0), noise=1.5, align="translation", model="small"
+    )
     setting = suspects._Setting(x, f, "translation")
-    found = suspects._model_at(setting, 1.5**2 * ones(x), True, np.array([[30.0, 2.0 / 1.5, 0.0]]), np.ones(1))
+    found = suspects._model_at(
+        setting, 1.5**2 * ones(x), True, np.array([[30.0, 2.0 / 1.5, 0.0]]), np.ones(1)
+    )
     left = found.left_out(setting.displacements(np.arange(15)))
     np.testing.assert_allclose(left.misses_mm, reg.loo.error, rtol=1e-6)
     np.testing.assert_allclose(left.chances, chi2.sf(reg.loo.chi2, 3), rtol=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------------- in a registration
+# -------------------------------------------------------------------------------- in a registration
 
 
 def test_a_gross_error_is_found_that_the_registrations_own_parameters_explain_away():
-    """As the evidence does with the error inside: a large noise, a short length scale with a large amplitude."""
+    """As the evidence does with the error inside: a large noise, a short length scale with a large
+    amplitude."""
     x, f = pairs(2)
     f[4] += 10 * rotation(3, 4)[0]
     reg = kunita.register(x, f, noise=4.0, kernel=kunita.Gaussian(10.0, 6.0), model="small")
-    assert chi2.sf(reg.loo.chi2, 3).min() > suspects.SUSPICION / 15  # leave-one-out under these finds nothing
+    assert (
+        chi2.sf(reg.loo.chi2, 3).min() > suspects.SUSPICION / 15
+    )  # leave-one-out under these finds nothing
     assert np.flatnonzero(reg.suspicion.suspect).tolist() == [4]
 
 
@@ -384,7 +431,9 @@ def test_words_say_what_each_landmark_is_suspected_of():
     )  # fmt: skip
 
 
-@pytest.mark.skipif("KUNITA_DATA" not in os.environ, reason="KUNITA_DATA names no folder of real data")
+@pytest.mark.skipif(
+    "KUNITA_DATA" not in os.environ, reason="KUNITA_DATA names no folder of real data"
+)
 def test_real_landmarks_are_innocent_and_a_planted_error_among_them_is_not():
     for path in sorted(Path(os.environ["KUNITA_DATA"], "resect").glob("*.tag")):
         both = [kunita.read_landmarks(path, volume=volume).points for volume in (1, 2)]

@@ -20,7 +20,8 @@ class Contestant:
         method: which of the program's methods.
         label: how the tables call it.
         kind: what sort of map it makes, or what it evaluates.
-        problems: those that it is given by default; what would not end within the limit is left out.
+        problems: those that it is given by default; what would not end within the limit is left
+            out.
         rival: the method of ours that it is compared with.
     """
 
@@ -37,7 +38,8 @@ class Contestant:
 
 
 SETTINGS = {"skshapes": {"JAXTYPING_DISABLE": "1", "OMP_NUM_THREADS": "1"}}
-"""Environment variables without which a peer does not run, or not at its best: few landmarks want one thread."""
+"""Environment variables without which a peer does not run, or not at its best: few landmarks want
+one thread."""
 
 DIFFEOMORPHIC, FOLDING = "yes", "no"
 
@@ -60,12 +62,35 @@ FITS = (
 WHOLE, MEAN, MAPS = "mean and covariance", "mean", "maps"
 
 EVALUATIONS = (
-    Contestant(OURS, MAPS, "Kunita", "inverse, Jacobian and 3×3 covariance, from checked nodes", EVALUATED, MAPS),
+    Contestant(
+        OURS,
+        MAPS,
+        "Kunita",
+        "inverse, Jacobian and 3×3 covariance, from checked nodes",
+        EVALUATED,
+        MAPS,
+    ),
     Contestant(OURS, WHOLE, "Kunita, every point", "mean and 3×3 covariance", EVALUATED[:1], WHOLE),
     Contestant(OURS, MEAN, "Kunita, every point", "mean", EVALUATED, MEAN),
-    Contestant("scipy", "mean and deviation", "scikit-learn GP", "mean and standard deviation", EVALUATED, MAPS),
+    Contestant(
+        "scipy",
+        "mean and deviation",
+        "scikit-learn GP",
+        "mean and standard deviation",
+        EVALUATED,
+        MAPS,
+    ),
     Contestant("scipy", "thin plate", "SciPy thin-plate spline", "mean", EVALUATED, MEAN),
     Contestant("scipy", "gaussian", "SciPy Gaussian RBF", "mean", EVALUATED, MEAN),
-    Contestant("ants", "image", "ANTs field", "an image resampled through a stored field", EVALUATED[:1], MEAN),
-    Contestant("ants", "points", "ANTs field", "points carried through it one by one", EVALUATED[:1], MEAN),
+    Contestant(
+        "ants",
+        "image",
+        "ANTs field",
+        "an image resampled through a stored field",
+        EVALUATED[:1],
+        MEAN,
+    ),
+    Contestant(
+        "ants", "points", "ANTs field", "points carried through it one by one", EVALUATED[:1], MEAN
+    ),
 )

@@ -1,4 +1,6 @@
-"""A virtual environment per peer, so that none disturbs another or ours; and the run of one trial in it."""
+"""A virtual environment per peer, so that none disturbs another or ours; and the run of one trial
+in it.
+"""
 
 import dataclasses
 import os
@@ -26,13 +28,22 @@ class Environment:
 
     def packages(self) -> list[str]:
         """What is installed, `name==version`."""
-        command = [str(self.python), "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check"]
+        command = [
+            str(self.python),
+            "-m",
+            "pip",
+            "list",
+            "--format=freeze",
+            "--disable-pip-version-check",
+        ]
         listed = subprocess.run(command, capture_output=True, text=True, check=False)
         return listed.stdout.split()
 
 
 def environment(peer: str, folder: Path) -> Environment:
-    """The environment of a peer in a folder, made when there is none or its requirements have changed."""
+    """The environment of a peer in a folder, made when there is none or its requirements have
+    changed.
+    """
     if peer == OURS:
         return Environment(peer, Path(sys.executable))
     home, wanted = folder / peer, (PROGRAMS / peer / "requirements.txt").read_text()
@@ -50,16 +61,34 @@ def install(peer: str, home: Path) -> str:
     home.mkdir(parents=True, exist_ok=True)
     log = home / "install.log"
     requirements = PROGRAMS / peer / "requirements.txt"
-    pip = [home / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", "--retries", "1"]
+    pip = [
+        home / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--retries",
+        "1",
+    ]
     for command in ([sys.executable, "-m", "venv", home], [*pip, "-r", requirements]):
         status = run(command, log, INSTALL_LIMIT_S)
         if status:
-            return f"not run: does not install ({reason(log)})" if status > 0 else "not run: too long to install"
+            return (
+                f"not run: does not install ({reason(log)})"
+                if status > 0
+                else "not run: too long to install"
+            )
     return ""
 
 
 def tried(
-    where: Environment, problem: Path, path: Path, method: str, limit_s: float, logs: Path, settings: dict[str, str]
+    where: Environment,
+    problem: Path,
+    path: Path,
+    method: str,
+    limit_s: float,
+    logs: Path,
+    settings: dict[str, str],
 ) -> Result:
     """Run one trial and store what came of it, the failures too."""
     if where.fault:
@@ -76,7 +105,9 @@ def tried(
 
 
 def ended_early(path: Path, status: int, limit_s: float, log: Path) -> Result:
-    """What is known of a trial that ran out of time or failed: its first call, if that was finished."""
+    """What is known of a trial that ran out of time or failed: its first call, if that was
+    finished.
+    """
     known = read_result(path) if path.exists() else Result()
     if status == TOO_LONG:
         return dataclasses.replace(known, status=f"> {limit_s:g} s")
@@ -93,11 +124,17 @@ def run(command: list, log: Path, limit_s: float, settings: dict[str, str] | Non
 
     No peer finds programs that an earlier run compiled, unless it keeps them itself.
     """
-    surroundings = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    surroundings = {
+        key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"
+    }
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env=surroundings | (settings or {}), start_new_session=True
+            command,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=surroundings | (settings or {}),
+            start_new_session=True,
         )
         try:
             return process.wait(limit_s)

@@ -1,4 +1,6 @@
-"""The problems that all peers are given: draws of a Gaussian process in 3-D, and the circle that becomes a flower."""
+"""The problems that all peers are given: draws of a Gaussian process in 3-D, and the circle that
+becomes a flower.
+"""
 
 from pathlib import Path
 
@@ -7,8 +9,8 @@ import scipy.linalg
 from fit_speed import displaced
 from peers.trial import Problem, write_problem
 
-from kunita.data.phantom import circle, flower
 from kunita.experiments import synthetic
+from kunita.phantoms.shapes import circle, flower
 
 FLOWER = "flower"
 DENSE = "dense "
@@ -49,14 +51,17 @@ def drawn(n: int, side: int, dense: bool = False) -> Problem:
     held = np.random.default_rng([n, 1]).uniform(0, SIDE_MM, (HELD_OUT, 3))
     truth = held + continued(moving, fixed - moving, held, seed=n)
     low, high = np.zeros(3), np.full(3, SIDE_MM)
-    return Problem(moving, fixed, held, truth, low, high, side, LENGTH_SCALE_MM, AMPLITUDE_MM, NOISE_MM, dense)
+    return Problem(
+        moving, fixed, held, truth, low, high, side, LENGTH_SCALE_MM, AMPLITUDE_MM, NOISE_MM, dense
+    )
 
 
 def continued(x: np.ndarray, u: np.ndarray, z: np.ndarray, seed: int) -> np.ndarray:
-    """The displacement at z, drawn given that at the landmarks x: together they are one draw of the process.
+    """The displacement at z, drawn given that at the landmarks x: together they are one draw of the
+    process.
 
-    The landmarks' displacements were scaled after they were drawn, so the process' amplitude s is read from them:
-    3n s² = uᵀK⁻¹u.
+    The landmarks' displacements were scaled after they were drawn, so the process' amplitude s is
+    read from them: 3n s² = uᵀK⁻¹u.
     """
     factor = np.linalg.cholesky(gram(x, x) + JITTER * np.eye(len(x)))
     white, half = (scipy.linalg.solve_triangular(factor, b, lower=True) for b in (u, gram(x, z)))
@@ -72,11 +77,16 @@ def gram(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def circle_to_flower() -> Problem:
-    """The paper's synthetic experiment with its parameters; other points of the circle are held out."""
+    """The paper's synthetic experiment with its parameters; other points of the circle are held
+    out.
+    """
     settings = synthetic.FULL
     paper = settings.parameters[0]
     shape = settings.radius_mm, settings.petal_height, settings.petals
-    moving, fixed = circle(settings.num_landmarks, settings.radius_mm), flower(settings.num_landmarks, *shape)
+    moving, fixed = (
+        circle(settings.num_landmarks, settings.radius_mm),
+        flower(settings.num_landmarks, *shape),
+    )
     held, truth = circle(HELD_OUT, settings.radius_mm), flower(HELD_OUT, *shape)
     half = np.full(2, settings.box_mm / 2)
     scales = paper.length_scale_mm, paper.amplitude_mm, paper.noise_mm

@@ -24,7 +24,9 @@ ALMOST = 1.2
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A title, a table and what is to be said of it: the form in which all parts of the benchmark give theirs."""
+    """A title, a table and what is to be said of it: the form in which all parts of the benchmark
+    give theirs.
+    """
 
     title: str
     columns: list[str]
@@ -71,12 +73,20 @@ def ratio(ours: Result | None, theirs: Result) -> str:
         return "–"
     if theirs.seconds is not None:
         return shown(ours.seconds / theirs.seconds, 2)
-    return f"< {shown(ours.seconds / float(theirs.status[2:-2]), 2)}" if theirs.status.startswith("> ") else "–"
+    return (
+        f"< {shown(ours.seconds / float(theirs.status[2:-2]), 2)}"
+        if theirs.status.startswith("> ")
+        else "–"
+    )
 
 
 def rival(results: Results, contestant: Contestant, problem: str) -> Result | None:
     """Our result on the same problem."""
-    ours = [c for c, name in results if name == problem and c.peer == OURS and c.method == contestant.rival]
+    ours = [
+        c
+        for c, name in results
+        if name == problem and c.peer == OURS and c.method == contestant.rival
+    ]
     return results[ours[0], problem] if ours else None
 
 
@@ -87,7 +97,11 @@ def fit_table(results: Results, problem: str) -> Table:
         "method", "diffeomorphic", "first call (s)", "fit (s)", "ours ÷ it", "residual (mm)", "held-out error (mm)",
         "smallest det J", "memory (GB)", "remarks",
     ]  # fmt: skip
-    rows = [fit_row(c, r, rival(results, c, problem)) for (c, name), r in results.items() if name == problem]
+    rows = [
+        fit_row(c, r, rival(results, c, problem))
+        for (c, name), r in results.items()
+        if name == problem
+    ]
     return Table(title, columns, rows)
 
 
@@ -113,12 +127,16 @@ def ratio_table(results: Results, limits: Mapping[str, float]) -> Table:
     problems = [name for name in FITTED if any(name == found for _, found in results)]
     rows = []
     for contestant in FITS:
-        own = {name: results[contestant, name] for name in problems if (contestant, name) in results}
+        own = {
+            name: results[contestant, name] for name in problems if (contestant, name) in results
+        }
         cells = [ratio(rival(results, contestant, n), own[n]) if n in own else "" for n in problems]
         if own:
             rows.append([contestant.label, contestant.kind, *cells, growth(own)])
     if limits:
-        rows.append(["limit: one Cholesky factorisation", "", *limit_cells(results, problems, limits), ""])
+        rows.append(
+            ["limit: one Cholesky factorisation", "", *limit_cells(results, problems, limits), ""]
+        )
     columns = ["ours ÷", "diffeomorphic", *problems, "its time grows as"]
     notes = [verdict(results, problem) for problem in problems]
     return Table("Fit: our time divided by theirs", columns, rows, [note for note in notes if note])
@@ -126,7 +144,9 @@ def ratio_table(results: Results, limits: Mapping[str, float]) -> Table:
 
 def growth(own: Mapping[str, Result]) -> str:
     """The exponent of n from each size to the next: what is computed may change between them."""
-    times = sorted((int(n), r.seconds) for n, r in own.items() if n != FLOWER and r.seconds is not None)
+    times = sorted(
+        (int(n), r.seconds) for n, r in own.items() if n != FLOWER and r.seconds is not None
+    )
     exponents = [
         f"n^{np.log(later / earlier) / np.log(more / less):.1f} ({less} → {more})"
         for (less, earlier), (more, later) in itertools.pairwise(times)
@@ -138,21 +158,29 @@ def limit_cells(results: Results, problems: list[str], limits: Mapping[str, floa
     """Our time in factorisations of the landmarks' covariance."""
     cells = []
     for name in problems:
-        limit = None if name == FLOWER else limits.get(f"Cholesky of {3 * int(name)} rows, 64 bits (s)")
+        limit = (
+            None if name == FLOWER else limits.get(f"Cholesky of {3 * int(name)} rows, 64 bits (s)")
+        )
         ours = rival(results, FITS[0], name)
         cells.append(shown(ours.seconds / limit, 2) if limit and ours and ours.seconds else "")
     return cells
 
 
 def verdict(results: Results, problem: str) -> str:
-    """Our time against the fastest diffeomorphic peer, and the fastest whose residual is as small, in a sentence."""
+    """Our time against the fastest diffeomorphic peer, and the fastest whose residual is as small,
+    in a sentence.
+    """
     ours = rival(results, FITS[0], problem)
     if ours is None or ours.seconds is None or ours.residual_mm is None:
         return ""
     timed = [
         (r.seconds, c.label, r.residual_mm)
         for (c, name), r in results.items()
-        if name == problem and c.peer != OURS and c.kind == FITS[0].kind and r.seconds and r.residual_mm is not None
+        if name == problem
+        and c.peer != OURS
+        and c.kind == FITS[0].kind
+        and r.seconds
+        and r.residual_mm is not None
     ]
     equal = [found for found in timed if found[2] <= ALMOST * ours.residual_mm]
     parts = [
@@ -169,12 +197,22 @@ def verdict(results: Results, problem: str) -> str:
 
 def dense_table(results: Results, limits: Mapping[str, float]) -> Table:
     """Evaluation on a grid, ours and the peers'."""
-    columns = ["method", "evaluates", "landmarks", "seconds", "million points/s", "ours ÷ it", "memory (GB)"]
+    columns = [
+        "method",
+        "evaluates",
+        "landmarks",
+        "seconds",
+        "million points/s",
+        "ours ÷ it",
+        "memory (GB)",
+    ]
     rows = [dense_row(c, name, r, rival(results, c, name)) for (c, name), r in results.items()]
     return Table("Dense evaluation on 128³ points", columns, rows, gemm_note(results, limits))
 
 
-def dense_row(contestant: Contestant, problem: str, result: Result, ours: Result | None) -> list[str]:
+def dense_row(
+    contestant: Contestant, problem: str, result: Result, ours: Result | None
+) -> list[str]:
     """One evaluation."""
     rate = result.points / result.seconds / 1e6 if result.points and result.seconds else None
     return [
@@ -191,7 +229,11 @@ def dense_row(contestant: Contestant, problem: str, result: Result, ours: Result
 def gemm_note(results: Results, limits: Mapping[str, float]) -> list[str]:
     """The rate of ours against that of matrix products."""
     gemm = limits.get("matrix product, 32 bits (Gflop/s)")
-    ours = [r for (c, n), r in results.items() if c.peer == OURS and c.method == WHOLE and n == f"{DENSE}37"]
+    ours = [
+        r
+        for (c, n), r in results.items()
+        if c.peer == OURS and c.method == WHOLE and n == f"{DENSE}37"
+    ]
     if not gemm or not ours or not ours[0].seconds or not ours[0].points:
         return []
     part = ours[0].points / ours[0].seconds * FLOPS_A_POINT / (gemm * 1e9)

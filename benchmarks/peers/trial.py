@@ -1,7 +1,8 @@
 """One trial of one peer: the problem it is given, what is timed, and how its answer is judged.
 
-Every peer runs in an environment of its own and shares only this file with the others, so it needs nothing but NumPy.
-A peer is a `run.py` that hands its ways of fitting to `main`; all are judged by the same code.
+Every peer runs in an environment of its own and shares only this file with the others, so it needs
+nothing but NumPy. A peer is a `run.py` that hands its ways of fitting to `main`; all are judged by
+the same code.
 """
 
 import argparse
@@ -22,7 +23,8 @@ PointMap = Callable[[np.ndarray], np.ndarray]
 Method = TypeVar("Method")
 
 SPENT_S = 10.0
-"""A call is repeated while the repetitions stay within this time: the least is the least disturbed one."""
+"""A call is repeated while the repetitions stay within this time: the least is the least disturbed
+one."""
 
 ONCE_S = 30.0
 """A call that takes longer is not repeated, unless it compiled."""
@@ -41,7 +43,8 @@ class Problem:
         moving, fixed: (n, d) landmarks, mm.
         held, truth: (m, d) points that the fit does not see, and where they really go.
         low, high: (d,) corners of the box in which the map is judged.
-        side: points along each side of the grid on which folds are sought, or, where `dense`, which is evaluated.
+        side: points along each side of the grid on which folds are sought, or, where `dense`, which
+            is evaluated.
         length_scale, amplitude, noise: of the Gaussian kernel and of the landmarks, mm.
         dense: time the evaluation on the grid in place of the fit.
     """
@@ -76,13 +79,17 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a trial showed; `status` says why there is nothing to show, or that only the first call was finished.
+    """What a trial showed; `status` says why there is nothing to show, or that only the first call
+    was finished.
 
     Args:
         first_s: the first call, compilation included.
-        seconds, cpu_s: the best of the calls that are compared, and the processor time of all threads in it.
-        residual_mm, held_out_mm: mean distance to the fixed landmarks, and to the truth at held-out points.
-        min_jacobian: smallest determinant of the finite-difference Jacobian on the grid; ≤ 0 where the map folds.
+        seconds, cpu_s: the best of the calls that are compared, and the processor time of all
+            threads in it.
+        residual_mm, held_out_mm: mean distance to the fixed landmarks, and to the truth at held-out
+            points.
+        min_jacobian: smallest determinant of the finite-difference Jacobian on the grid; ≤ 0 where
+            the map folds.
         memory_gb: peak of the process, imports included.
         points: how many were evaluated, of a dense trial.
         note: what the peer says of its settings or of how it ended.
@@ -109,7 +116,9 @@ def read_problem(path: Path) -> Problem:
     """A stored problem."""
     with np.load(path) as stored:
         whole = {name: stored[name] for name in stored.files}
-    return Problem(**{name: value.item() if value.ndim == 0 else value for name, value in whole.items()})
+    return Problem(
+        **{name: value.item() if value.ndim == 0 else value for name, value in whole.items()}
+    )
 
 
 def write_result(path: Path, result: Result) -> None:
@@ -134,7 +143,8 @@ def main(
 
     Args:
         fits: ways to fit a problem.
-        evaluations: ways to evaluate a fitted map on many points, each made ready first (not timed) and then called.
+        evaluations: ways to evaluate a fitted map on many points, each made ready first (not timed)
+            and then called.
         compiles: the first call is not to be compared, since it compiles.
         note: asked for after the first call.
     """
@@ -145,7 +155,9 @@ def main(
     arguments = parser.parse_args()
     problem = read_problem(arguments.problem)
     if problem.dense:
-        try_evaluation(problem, chosen(evaluations or {}, arguments.method), compiles, note, arguments.result)
+        try_evaluation(
+            problem, chosen(evaluations or {}, arguments.method), compiles, note, arguments.result
+        )
     else:
         try_fit(problem, chosen(fits, arguments.method), compiles, note, arguments.result)
 
@@ -156,9 +168,15 @@ def chosen(methods: Mapping[str, Method], name: str | None) -> Method:
 
 
 def try_fit(
-    problem: Problem, fit: Callable[[Problem], PointMap], compiles: bool, note: Callable[[], str], path: Path
+    problem: Problem,
+    fit: Callable[[Problem], PointMap],
+    compiles: bool,
+    note: Callable[[], str],
+    path: Path,
 ) -> None:
-    """Fit, judge and store; then fit again for the time, which may not come to an end within the limit."""
+    """Fit, judge and store; then fit again for the time, which may not come to an end within the
+    limit.
+    """
     move, first_s, cpu_s = timed(lambda: fit(problem))
     result = judged(problem, move, Result(memory_gb=peak_gb(), first_s=first_s, note=note()))
     write_result(path, dataclasses.replace(result, status=UNFINISHED) if compiles else result)
@@ -191,14 +209,18 @@ def timed(function: Callable[[], object]) -> tuple:
 
 
 def best(function: Callable[[], object], times: list[tuple[float, float]]) -> tuple[float, float]:
-    """The shortest call and its processor time, s, of those made already and as many more as are cheap."""
+    """The shortest call and its processor time, s, of those made already and as many more as are
+    cheap.
+    """
     while not times or another(*(seconds for seconds, _ in times)):
         times = [*times, timed(function)[1:]]
     return min(times)
 
 
 def another(*times: float) -> bool:
-    """Whether one more call is cheap, or worth its time since the first one alone may have started libraries."""
+    """Whether one more call is cheap, or worth its time since the first one alone may have started
+    libraries.
+    """
     cheap = len(times) < MOST_CALLS and sum(times) + times[-1] < SPENT_S
     return cheap or (len(times) == 1 and times[0] < ONCE_S)
 
@@ -215,7 +237,9 @@ def judged(problem: Problem, move: PointMap, result: Result) -> Result:
 
 
 def smallest_jacobian(problem: Problem, moved: np.ndarray) -> float:
-    """Smallest determinant of a cell's edges at one corner, relative to the cell before it was moved."""
+    """Smallest determinant of a cell's edges at one corner, relative to the cell before it was
+    moved.
+    """
     d, h = problem.dimension, problem.spacing
     field = moved.reshape(*[problem.side] * d, d)
     corners = (slice(problem.side - 1),) * d
@@ -226,7 +250,8 @@ def smallest_jacobian(problem: Problem, moved: np.ndarray) -> float:
 def peak_gb() -> float:
     """Peak memory of this process, GB.
 
-    Linux counts in `ru_maxrss` what the parent held when it started the process; the high-water mark does not.
+    Linux counts in `ru_maxrss` what the parent held when it started the process; the high-water
+    mark does not.
     """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -237,4 +262,6 @@ def peak_gb() -> float:
 
 def in_chunks(move: PointMap, points: np.ndarray, size: int) -> np.ndarray:
     """Apply a map that holds (points × landmarks) arrays to many points."""
-    return np.concatenate([move(points[start : start + size]) for start in range(0, len(points), size)])
+    return np.concatenate(
+        [move(points[start : start + size]) for start in range(0, len(points), size)]
+    )

@@ -2,8 +2,8 @@
 
 The way the data flow:
 
-    read_landmarks, read_image    files of many formats; in memory RAS mm, always (2-D: x right, y down)
-    Landmarks, Landmarks          what was marked, in moving and in fixed space
+    read_landmarks, read_image    files of many formats; in memory RAS mm, always (2-D: x right, y
+    down) Landmarks, Landmarks          what was marked, in moving and in fixed space
       → register(moving, fixed)   pairs, aligns, chooses a kernel and a noise, solves
         → kernel                  the prior: a Brownian flow of diffeomorphisms
         → shoot, transport        the mean flow, and any point along it

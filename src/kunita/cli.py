@@ -17,10 +17,12 @@ from kunita.errors import ExitStatus, KunitaError
 def entry() -> None:
     """The program `kunita`: run one command and end.
 
-    At once: to take everything in memory apart first, as Python does, takes a tenth of a second or three. Unless there
-    are other processes to be told, or temporary folders to be removed.
+    At once: to take everything in memory apart first, as Python does, takes a tenth of a second or
+    three. Unless there are other processes to be told, or temporary folders to be removed.
     """
-    gc.set_threshold(1_000_000)  # importing makes objects by the hundred thousand, and none of them is garbage
+    gc.set_threshold(
+        1_000_000
+    )  # importing makes objects by the hundred thousand, and none of them is garbage
     status = main()
     if {"joblib", "matplotlib"} & sys.modules.keys():
         sys.exit(status)

@@ -1,4 +1,6 @@
-"""What each command does: files → landmarks, images → register → outputs → files. Here the layers meet."""
+"""What each command does: files → landmarks, images → register → outputs → files. Here the layers
+meet.
+"""
 
 import time
 from argparse import Namespace
@@ -28,7 +30,15 @@ from kunita.inputs import (
     warn_of_the_other_space,
 )
 from kunita.io.geometry_files.files import is_geometry, read_geometry, write_geometry
-from kunita.io.image_files.files import NIFTI, PICTURES, WRITTEN, is_image, read_grid, read_image, write_image
+from kunita.io.image_files.files import (
+    NIFTI,
+    PICTURES,
+    WRITTEN,
+    is_image,
+    read_grid,
+    read_image,
+    write_image,
+)
 from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.landmark_files.table import LandmarkTable
 from kunita.io.recorded_grids import recorded_spacing
@@ -48,7 +58,10 @@ def register(args: Namespace) -> int:
         args.prior_file, args.prior = args.prior, _prior(args)
         moving, fixed = read_sides(args)
         request = _request(args, moving.dimension)
-        names, rename = results.output_names(request, moving.dimension), request.bids or (lambda name: name)
+        names, rename = (
+            results.output_names(request, moving.dimension),
+            request.bids or (lambda name: name),
+        )
         check_result(args.out, names, overwrite=args.overwrite, rename=rename)
         remarks = check_images(args, moving, fixed)
         _note_sides(args, moving, fixed, console)
@@ -66,7 +79,9 @@ def register(args: Namespace) -> int:
             console.warn(remark)
     document["out"], seconds = str(args.out), time.perf_counter() - began
     lines = [reg.summary(), *_target_lines(document)]
-    lines.append(f"  written    {args.out}/ ({len(document['files'])} files, {seconds:.0f} s in all)")
+    lines.append(
+        f"  written    {args.out}/ ({len(document['files'])} files, {seconds:.0f} s in all)"
+    )
     if request.report:
         lines.append(f"  look at    {args.out / rename(REPORT)}")
     console.answer("\n".join(lines), document)
@@ -85,12 +100,16 @@ def report(args: Namespace) -> int:
     check_writable(path, overwrite=args.overwrite or args.out is None)
     keep_programs()
     with console.warnings(), console.progress() as tell:
-        subject, remarks = read_subject(args.result, args.fixed_image, tell("evaluating the posterior"))
+        subject, remarks = read_subject(
+            args.result, args.fixed_image, tell("evaluating the posterior")
+        )
         for remark in remarks:
             console.warn(remark)
         tell("drawing the report")
         write_report(subject, path, overwrite=True)
-    console.answer(f"report of {args.result}: {path}", {"out": str(path), "warnings": list(remarks)})
+    console.answer(
+        f"report of {args.result}: {path}", {"out": str(path), "warnings": list(remarks)}
+    )
     return ExitStatus.DONE
 
 
@@ -103,25 +122,38 @@ def predict(args: Namespace) -> int:
     check_writable(args.out, overwrite=args.overwrite)
     with console.warnings():
         if is_geometry(args.points):
-            moved, values = carry_geometry(reg, read_geometry(args.points, frame=args.frame), inverse=args.inverse)
+            moved, values = carry_geometry(
+                reg, read_geometry(args.points, frame=args.frame), inverse=args.inverse
+            )
             grid = read_grid(args.reference) if args.reference else None
-            files = write_geometry(args.out, moved, values, reference=grid, overwrite=args.overwrite)
+            files = write_geometry(
+                args.out, moved, values, reference=grid, overwrite=args.overwrite
+            )
             more = "".join(f"; also {path.name}" for path in files if path != args.out)
             radius = np.asarray(values.radius)
         else:
             table = one_table(args.points, args)
             check_dimension(args.points, table.dimension, reg.fixed.dimension)
-            more = " (the points' own covariances included)" if table.covariances is not None else ""
+            more = (
+                " (the points' own covariances included)" if table.covariances is not None else ""
+            )
             carried = carry_landmarks(reg, table.landmarks(), inverse=args.inverse)
-            write_landmarks(args.out, carried, format=_known_format(args.out), overwrite=args.overwrite)
+            write_landmarks(
+                args.out, carried, format=_known_format(args.out), overwrite=args.overwrite
+            )
             radius = _radius(carried)
     space = "moving" if args.inverse else "fixed"
     text = (
         f"{len(radius)} points in {space} space written to {args.out}; "
         f"95 % radius {np.median(radius):.2f} mm (median), {radius.max():.2f} mm (largest){more}"
     )
-    document = {"n": len(radius), "space": space, "median_radius95_mm": float(np.median(radius)),
-                "max_radius95_mm": float(radius.max()), "out": str(args.out)}  # fmt: skip
+    document = {
+        "n": len(radius),
+        "space": space,
+        "median_radius95_mm": float(np.median(radius)),
+        "max_radius95_mm": float(radius.max()),
+        "out": str(args.out),
+    }
     console.answer(text, document)
     return ExitStatus.DONE
 
@@ -148,12 +180,23 @@ def warp(args: Namespace) -> int:
         for remark in pulled.remarks:
             console.warn(remark)
         progress = tell(f"writing {args.out.name}")
-        writer = map_writer(args.out, grid, image.data.dtype, channels=channel_count(image), overwrite=args.overwrite)
+        writer = map_writer(
+            args.out,
+            grid,
+            image.data.dtype,
+            channels=channel_count(image),
+            overwrite=args.overwrite,
+        )
         with writer as write:
-            for slab, piece in zip(slabs(grid), warped_slabs(pulled, image, interpolation), strict=True):
+            for slab, piece in zip(
+                slabs(grid), warped_slabs(pulled, image, interpolation), strict=True
+            ):
                 write(piece)
                 progress((slab[-1][-1] + 1) / grid.shape[-1])
-    console.answer(f"{args.image} warped ({interpolation}) onto {_shape(grid)}: {args.out}", {"out": str(args.out)})
+    console.answer(
+        f"{args.image} warped ({interpolation}) onto {_shape(grid)}: {args.out}",
+        {"out": str(args.out)},
+    )
     return ExitStatus.DONE
 
 
@@ -172,7 +215,9 @@ def uncertainty(args: Namespace) -> int:
         found = maps(reg, grid, tell("evaluating the posterior"))
         for remark in found.remarks:
             console.warn(remark)
-        write_map(args.out, found, args.what, tell(f"writing {args.out.name}"), overwrite=args.overwrite)
+        write_map(
+            args.out, found, args.what, tell(f"writing {args.out.name}"), overwrite=args.overwrite
+        )
     text = f"{args.what} ({UNITS[args.what]}) on {_shape(found.grid)}: {args.out}"
     console.answer(text, {"what": args.what, "units": UNITS[args.what], "out": str(args.out)})
     return ExitStatus.DONE
@@ -194,10 +239,22 @@ def pool(args: Namespace) -> int:
                 f"{args.files[rater].name}: {name!r} is {distance:.1f} mm from the other raters' mean; check it"
             )
         write_landmarks(args.out, pooled, format=_known_format(args.out), overwrite=args.overwrite)
-    spread = float(np.sqrt(np.mean(np.trace(pooled.covariances, axis1=1, axis2=2)) / pooled.dimension))
+    spread = float(
+        np.sqrt(np.mean(np.trace(pooled.covariances, axis1=1, axis2=2)) / pooled.dimension)
+    )
     kind = "of a pooled point" if args.spread == "mean" else "of a single rater"
-    text = f"{len(pooled)} landmarks from {len(raters)} raters, sd {kind} {spread:.2f} mm: {args.out}"
-    console.answer(text, {"n_landmarks": len(pooled), "n_raters": len(raters), "sd_mm": spread, "out": str(args.out)})
+    text = (
+        f"{len(pooled)} landmarks from {len(raters)} raters, sd {kind} {spread:.2f} mm: {args.out}"
+    )
+    console.answer(
+        text,
+        {
+            "n_landmarks": len(pooled),
+            "n_raters": len(raters),
+            "sd_mm": spread,
+            "out": str(args.out),
+        },
+    )
     return ExitStatus.DONE
 
 
@@ -210,21 +267,31 @@ def convert(args: Namespace) -> int:
         if is_geometry(args.input):
             geometry = read_geometry(args.input, frame=origin.frame or args.frame)
             grid = read_grid(args.reference) if args.reference else None
-            write_geometry(args.out, geometry, frame=goal.frame, reference=grid, overwrite=args.overwrite)
+            write_geometry(
+                args.out, geometry, frame=goal.frame, reference=grid, overwrite=args.overwrite
+            )
             n, what = len(geometry.points), "vertices"
         elif is_image(args.input):
             image = read_image(args.input, spacing=args.spacing)
             write_image(args.out, image, overwrite=args.overwrite)
             n, what = image.grid.size, "voxels"
         else:
-            asked = changed(args, frame=origin.frame or args.frame, format=origin.format or args.format)
+            asked = changed(
+                args, frame=origin.frame or args.frame, format=origin.format or args.format
+            )
             found = tables(args.input, asked)
             if len(found) > 1 and not args.out.name.lower().endswith(".tag"):
-                raise FileError(f"{args.input}: has {len(found)} sets of landmarks; say which with --volume")
+                raise FileError(
+                    f"{args.input}: has {len(found)} sets of landmarks; say which with --volume"
+                )
             chosen = found[0] if len(found) == 1 else found
-            write_landmarks(args.out, chosen, frame=goal.frame, format=goal.format, overwrite=args.overwrite)
+            write_landmarks(
+                args.out, chosen, frame=goal.frame, format=goal.format, overwrite=args.overwrite
+            )
             n, what = sum(len(table) for table in found), "landmarks"
-    console.answer(f"{n} {what}: {args.input} → {args.out}", {"n": n, "what": what, "out": str(args.out)})
+    console.answer(
+        f"{n} {what}: {args.input} → {args.out}", {"n": n, "what": what, "out": str(args.out)}
+    )
     return ExitStatus.DONE
 
 
@@ -235,7 +302,10 @@ def info(args: Namespace) -> int:
         document = inspection.describe(args)
     width = max(len(key) for key in document)
     console.answer(
-        "\n".join(f"{key:<{width}}  {inspection.readable(value)}" for key, value in document.items()), document
+        "\n".join(
+            f"{key:<{width}}  {inspection.readable(value)}" for key, value in document.items()
+        ),
+        document,
     )
     return ExitStatus.DONE
 
@@ -261,30 +331,54 @@ def _request(args: Namespace, dimension: int) -> Any:
     from kunita.results import Request
 
     if args.labels and not args.fixed_image:
-        raise ArgumentError("--labels: expected a --fixed-image too, on whose grid the probabilities are")
+        raise ArgumentError(
+            "--labels: expected a --fixed-image too, on whose grid the probabilities are"
+        )
     names = None
     if args.bids:
-        moving, fixed = args.moving_image or args.moving, args.fixed_image or args.fixed or args.moving
+        moving, fixed = (
+            args.moving_image or args.moving,
+            args.fixed_image or args.fixed or args.moving,
+        )
         names = bids_names(moving, fixed)
     return Request(
-        moving_image=args.moving_image, fixed_image=args.fixed_image, labels=args.labels, targets_file=args.targets,
+        moving_image=args.moving_image,
+        fixed_image=args.fixed_image,
+        labels=args.labels,
+        targets_file=args.targets,
         targets=read_targets(args, dimension) if args.targets else None,
-        spacing=args.spacing if dimension == 2 else None, covariance=args.cov, nrrd=args.nrrd,
-        nifti_xfm=args.nifti_xfm, report=not args.no_report, bids=names, moving=args.moving, fixed=args.fixed,
-        prior=args.prior_file, command=getattr(args, "typed", None),
-    )  # fmt: skip
+        spacing=args.spacing if dimension == 2 else None,
+        covariance=args.cov,
+        nrrd=args.nrrd,
+        nifti_xfm=args.nifti_xfm,
+        report=not args.no_report,
+        bids=names,
+        moving=args.moving,
+        fixed=args.fixed,
+        prior=args.prior_file,
+        command=getattr(args, "typed", None),
+    )
 
 
-def _note_sides(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable, console: Console) -> None:
+def _note_sides(
+    args: Namespace, moving: LandmarkTable, fixed: LandmarkTable, console: Console
+) -> None:
     """Say what was read, and in which frame."""
-    for side, path, table in (("moving", args.moving, moving), ("fixed", args.fixed or args.moving, fixed)):
-        console.note(f"{side:<6} {path}: {len(table)} landmarks, {table.frame.value} ({table.stated})")
+    for side, path, table in (
+        ("moving", args.moving, moving),
+        ("fixed", args.fixed or args.moving, fixed),
+    ):
+        console.note(
+            f"{side:<6} {path}: {len(table)} landmarks, {table.frame.value} ({table.stated})"
+        )
         if table.names_problem:
             console.note(f"       paired by order: {table.names_problem}")
     known = [side.covariances is not None for side in (moving, fixed)]
     if args.noise is None and any(known) and not all(known):
         side = "moving" if known[0] else "fixed"
-        console.note(f"       only the {side} landmarks have covariances: the others count as exact")
+        console.note(
+            f"       only the {side} landmarks have covariances: the others count as exact"
+        )
     if moving.dimension == 2 and args.spacing is None and (args.moving_image or args.fixed_image):
         console.note("       no --spacing: one pixel counts as one mm")
 
@@ -295,14 +389,24 @@ def _fit(args: Namespace, moving: Landmarks, fixed: Landmarks, tell: Callable[[s
     keep_programs()
     tell("fitting (and compiling, the first time for a number of landmarks)")
     return fit(
-        moving, fixed, kernel=args.kernel, length_scale=args.length_scale, amplitude=args.amplitude,
-        noise=args.noise, align=args.align, model=args.model, prior=args.prior, scale_noise=args.scale_noise,
+        moving,
+        fixed,
+        kernel=args.kernel,
+        length_scale=args.length_scale,
+        amplitude=args.amplitude,
+        noise=args.noise,
+        align=args.align,
+        model=args.model,
+        prior=args.prior,
+        scale_noise=args.scale_noise,
         robust=args.robust,
-    )  # fmt: skip
+    )
 
 
 def _target_lines(document: Any) -> Iterator[str]:
-    """Where the targets are, the first few of them, for people; and that a small residual is no promise."""
+    """Where the targets are, the first few of them, for people; and that a small residual is no
+    promise.
+    """
     targets = document["targets"]
     named = [target for target in targets if "name" in target]
     if named:
@@ -324,7 +428,10 @@ def _target_table(targets: Sequence[Any]) -> Iterator[str]:
     shown = targets[:MOST_TARGETS]
     frame = "RAS" if len(shown[0]["position"]) == 3 else "IMAGE"
     places = [", ".join(f"{x:.1f}" for x in target["position"]) for target in shown]
-    wide, name_width = max(13, *(len(place) for place in places)), max(len(target["name"]) for target in shown)
+    wide, name_width = (
+        max(13, *(len(place) for place in places)),
+        max(len(target["name"]) for target in shown),
+    )
     header = f"{'':<{name_width}}  {f'fixed, {frame}':<{wide}}  95 % within  predicted TRE  nearest landmark"
     yield f"  targets    {header}"
     for target, place in zip(shown, places, strict=True):
@@ -336,7 +443,9 @@ def _target_table(targets: Sequence[Any]) -> Iterator[str]:
         yield f"             {len(targets) - len(shown)} more in targets.csv"
 
 
-def _check_image_name(path: Path, dimension: int, *, vector: bool = False, floats: bool = False) -> None:
+def _check_image_name(
+    path: Path, dimension: int, *, vector: bool = False, floats: bool = False
+) -> None:
     """Refuse a name that such an image cannot have, before anything is computed."""
     volumes = tuple(suffix for suffix in WRITTEN if suffix not in PICTURES)
     pictures = (*volumes, ".tif", ".tiff") if floats else WRITTEN

@@ -1,4 +1,6 @@
-"""What a person sees while a command runs: progress and remarks on standard error, the answer on standard output."""
+"""What a person sees while a command runs: progress and remarks on standard error, the answer on
+standard output.
+"""
 
 import contextlib
 import json
@@ -22,7 +24,9 @@ class _Errors(RichConsole):
 
 
 class Console:
-    """Speaks, or keeps quiet: `quiet` leaves warnings only; with `as_json` standard output has one JSON document."""
+    """Speaks, or keeps quiet: `quiet` leaves warnings only; with `as_json` standard output has one
+    JSON document.
+    """
 
     def __init__(self, *, quiet: bool, as_json: bool) -> None:
         self.quiet, self.as_json = quiet, as_json
@@ -41,7 +45,9 @@ class Console:
         """What the command was asked for; its files are written whether anybody reads this or not."""
         with contextlib.suppress(BrokenPipeError):
             if self.as_json:
-                sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+                sys.stdout.write(
+                    json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+                )
             elif not self.quiet:
                 sys.stdout.write(text + "\n")
 
@@ -63,7 +69,12 @@ class Console:
     @contextlib.contextmanager
     def progress(self) -> Iterator[Callable[[str], Callable[[float], None]]]:
         """A bar for each thing that begins, on a terminal; a line for each where there is none."""
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+        )
         shown = not self.quiet and self.errors.is_terminal
         with Progress(*columns, console=self.errors, transient=True, disable=not shown) as bars:
 

@@ -1,4 +1,6 @@
-"""The demo: a brain-shift case with a known truth, as the files a user would have, registered as a user would do it."""
+"""The demo: a brain-shift case with a known truth, as the files a user would have, registered as a
+user would do it.
+"""
 
 import dataclasses
 import json
@@ -14,7 +16,6 @@ from kunita.arguments import parser
 from kunita.commands import register
 from kunita.console import Console
 from kunita.data.landmarks import Landmarks
-from kunita.data.phantom import BrainShift, brain_shift
 from kunita.io.image_files.files import write_image
 from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.registration_files import load
@@ -22,9 +23,17 @@ from kunita.io.result_folder import RECORD, REPORT, SUMMARY
 from kunita.io.summary_files import write_json
 from kunita.io.writing import check_writable, complete
 from kunita.outputs.labels import label_values
+from kunita.phantoms.brain_shift import BrainShift, brain_shift
 from kunita.registration import Registration
 
-FILES = ("mri.nii.gz", "ultrasound.nii.gz", "tumour.nii.gz", "mri.mrk.json", "ultrasound.mrk.json", "tumour-centre.csv")
+FILES = (
+    "mri.nii.gz",
+    "ultrasound.nii.gz",
+    "tumour.nii.gz",
+    "mri.mrk.json",
+    "ultrasound.mrk.json",
+    "tumour-centre.csv",
+)
 NUM_PROBES = 2000
 
 
@@ -48,13 +57,18 @@ def run(case: BrainShift, args: Namespace, console: Console) -> int:
     command = register_command(case_folder, result)
     console.note(f"$ kunita {' '.join(command)}")
     silent = ["--quiet"] if args.quiet or args.json else []
-    status = register(parser().parse_args([*command, *silent, *(["--overwrite"] if args.overwrite else [])]))
+    status = register(
+        parser().parse_args([*command, *silent, *(["--overwrite"] if args.overwrite else [])])
+    )
     truth = against_truth(case, load(result / RECORD), args.seed)
     write_json(args.out / "truth.json", dataclasses.asdict(truth), overwrite=True)
     with complete(args.out / REPORT, overwrite=args.overwrite) as partial:
         shutil.copyfile(result / REPORT, partial)
     summary = json.loads((result / SUMMARY).read_text(encoding="utf-8"))
-    console.answer("\n".join(_lines(truth, summary, args.out)), {**dataclasses.asdict(truth), "summary": summary})
+    console.answer(
+        "\n".join(_lines(truth, summary, args.out)),
+        {**dataclasses.asdict(truth), "summary": summary},
+    )
     return status
 
 
@@ -63,7 +77,9 @@ def write_case(case: BrainShift, folder: Path, *, overwrite: bool) -> None:
     images = (case.moving_image, case.fixed_image, case.labels)
     for name, image in zip(FILES[:3], images, strict=True):
         write_image(folder / name, image, overwrite=overwrite)
-    for name, landmarks in zip(FILES[3:], (case.moving, case.fixed, tumour_centre(case)), strict=True):
+    for name, landmarks in zip(
+        FILES[3:], (case.moving, case.fixed, tumour_centre(case)), strict=True
+    ):
         write_landmarks(folder / name, landmarks, overwrite=overwrite)
 
 
@@ -77,15 +93,27 @@ def register_command(case: Path, result: Path) -> list[str]:
     """What a user would type after `kunita`."""
     files = {name: str(case / name) for name in FILES}
     return [
-        "register", files["mri.mrk.json"], files["ultrasound.mrk.json"], "--out", str(result),
-        "--moving-image", files["mri.nii.gz"], "--fixed-image", files["ultrasound.nii.gz"],
-        "--labels", files["tumour.nii.gz"], "--targets", files["tumour-centre.csv"],
-    ]  # fmt: skip
+        "register",
+        files["mri.mrk.json"],
+        files["ultrasound.mrk.json"],
+        "--out",
+        str(result),
+        "--moving-image",
+        files["mri.nii.gz"],
+        "--fixed-image",
+        files["ultrasound.nii.gz"],
+        "--labels",
+        files["tumour.nii.gz"],
+        "--targets",
+        files["tumour-centre.csv"],
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """Mean distances to the truth over some places, mm, what was promised, and how often that was true."""
+    """Mean distances to the truth over some places, mm, what was promised, and how often that was
+    true.
+    """
 
     before_mm: float
     after_mm: float
@@ -109,7 +137,9 @@ class Comparison:
 def against_truth(case: BrainShift, reg: Registration, seed: int) -> Comparison:
     """Errors and coverage at random places inside the ultrasound's fan and inside the tumour."""
     rng = np.random.default_rng(seed)
-    seen = case.fixed_image.grid.world(rng.permutation(np.argwhere(case.fixed_image.data > 0))[:NUM_PROBES])
+    seen = case.fixed_image.grid.world(
+        rng.permutation(np.argwhere(case.fixed_image.data > 0))[:NUM_PROBES]
+    )
     tumour = case.labels.grid.world(rng.permutation(np.argwhere(case.labels.data > 0))[:NUM_PROBES])
     places = (case.truth.inverse(seen), tumour, tumour_centre(case).points)
     return Comparison(seed, *(_accuracy(case, reg, points) for points in places))

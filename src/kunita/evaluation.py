@@ -1,14 +1,17 @@
-"""Very many points: the posterior's formulas, arranged so that a point costs exponentials and matrix products only.
+"""Very many points: the posterior's formulas, arranged so that a point costs exponentials and
+matrix products only.
 
-What does not depend on the point is computed once: where the anchors (the landmarks, or the control points that stand
-for them) are at every stage of every time step, their Ψ(t), and the whitener W, with which what the landmarks explain
-is a square. A point is followed along a *route*, forwards from moving space or backwards from fixed space, and with
-B_t = J_t⁻¹, the inverse of the Jacobian from the route's start to time t, everything is gathered where it starts:
+What does not depend on the point is computed once: where the anchors (the landmarks, or the control
+points that stand for them) are at every stage of every time step, their Ψ(t), and the whitener W,
+with which what the landmarks explain is a square. A point is followed along a *route*, forwards
+from moving space or backwards from fixed space, and with B_t = J_t⁻¹, the inverse of the Jacobian
+from the route's start to time t, everything is gathered where it starts:
 
     Γ(x) = ∫ k(x_t, q_t) B_t Ψ_q(t)ᵀ dt,   M(x) = ∫ k(x_t, x_t) B_t B_tᵀ dt − (WΓᵀ)ᵀ(WΓᵀ).
 
-Backwards B_t = Ψ_x(t), so that Λ(x, X) = Γ and Λ_post = M: one way back gives the pre-image, the Jacobian and the
-covariance. Forwards Λ(x, X) = J₁Γ and Λ_post = J₁MJ₁ᵀ. `posterior.py` has the same formulas in their plain form.
+Backwards B_t = Ψ_x(t), so that Λ(x, X) = Γ and Λ_post = M: one way back gives the pre-image, the
+Jacobian and the covariance. Forwards Λ(x, X) = J₁Γ and Λ_post = J₁MJ₁ᵀ. `posterior.py` has the same
+formulas in their plain form.
 
 Arrays hold the points last, where one instruction takes several of them.
 """
@@ -31,16 +34,17 @@ from kunita.errors import ArgumentError
 from kunita.flow import shooting, transport
 from kunita.gaussians import GaussianPoints
 from kunita.inference.trend import Trend
+from kunita.jaxrun.doors import Array, ArrayLike, Scalar, as_points
+from kunita.jaxrun.programs import SMALL_MATRIX, compiled
+from kunita.jaxrun.threads import in_order
 from kunita.kernels import AbstractKernel
 from kunita.posterior import NEWTON_STEPS, Posterior, Preimage, check_arrival, instant_factor
-from kunita.precision import Array, ArrayLike, Scalar, as_points
-from kunita.programs import SMALL_MATRIX, compiled
-from kunita.threads import in_order
 
 PRECISIONS = ("float32", "float64")
 
 CHUNK = {"float32": 1024, "float64": 512}
-"""Points evaluated at a time, on each of the machine's cores: always as many, so that a program is compiled once."""
+"""Points evaluated at a time, on each of the machine's cores: always as many, so that a program is
+compiled once."""
 
 PAIRS = 2**13
 """Points times anchors whose products are formed at a time: what the caches hold."""
@@ -57,8 +61,9 @@ class Route(eqx.Module):
 
     Args:
         positions: of the anchors at the four stages of each time step.
-        loads: at the same stages, the rows hp and hpqᵀ whose products with kernel values and slopes are hv and hDv, h
-            being the length of the step: inside the loop it would be looked up for every pair of point and anchor.
+        loads: at the same stages, the rows hp and hpqᵀ whose products with kernel values and slopes
+            are hv and hDv, h being the length of the step: inside the loop it would be looked up
+            for every pair of point and anchor.
         end: positions at the end of the last step.
         weights: of the quadrature at the ends of the steps.
         carriers: for each anchor the matrices wΨ(t) side by side.
@@ -74,7 +79,9 @@ class Route(eqx.Module):
 
 
 class Journey(eqx.Module):
-    """What a route does to points: where it ends, and kernel values to the anchors and Jacobians on the way."""
+    """What a route does to points: where it ends, and kernel values to the anchors and Jacobians on
+    the way.
+    """
 
     end: Points
     jacobian: Matrices
@@ -112,7 +119,8 @@ class Tables(eqx.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """A posterior prepared for very many points; its methods mean what the posterior's of the same names do.
+    """A posterior prepared for very many points; its methods mean what the posterior's of the same
+    names do.
 
     Args:
         posterior: what is evaluated.
@@ -131,7 +139,9 @@ class Evaluation:
         return f"<Evaluation of {self.posterior.model!r} with {count} anchors in {self.precision}>"
 
     def predict(self, points: ArrayLike) -> GaussianPoints:
-        """Where moving points go in fixed space, (m, d) mm, and the covariance of each, (m, d, d) mm²."""
+        """Where moving points go in fixed space, (m, d) mm, and the covariance of each, (m, d, d)
+        mm².
+        """
         x = self._aligned(self._check(points))
         moved, cov = self._in_chunks(lambda some: _predict(self.tables, some)[::2], x)
         return GaussianPoints(x + self.centre + self.posterior.origin + moved, cov)
@@ -153,10 +163,16 @@ class Evaluation:
         return x + self.centre + self.posterior.origin + self._in_chunks(self._there, x)
 
     def preimage(self, points: ArrayLike) -> Preimage:
-        """Where fixed points come from, the map's Jacobian there, and the covariance they arrive with."""
+        """Where fixed points come from, the map's Jacobian there, and the covariance they arrive
+        with.
+        """
         y = self._check(points)
-        moved, jacobians, cov = self._in_chunks(functools.partial(_preimage, self.tables), self._centred(y))
-        return Preimage(self._native(y, moved), jacobians @ np.asarray(self.posterior.alignment.matrix), cov)
+        moved, jacobians, cov = self._in_chunks(
+            functools.partial(_preimage, self.tables), self._centred(y)
+        )
+        return Preimage(
+            self._native(y, moved), jacobians @ np.asarray(self.posterior.alignment.matrix), cov
+        )
 
     def move_back(self, points: ArrayLike) -> Float[Array, "m d"]:
         """Where fixed points come from."""
@@ -166,12 +182,20 @@ class Evaluation:
     def _there(self, points: np.ndarray) -> np.ndarray:
         """Displacements of points of the flow from moving space."""
         tables = self.tables
-        return _corrected(tables, points) if tables.corrected else _carried(tables.kernel, tables.forward, points)
+        return (
+            _corrected(tables, points)
+            if tables.corrected
+            else _carried(tables.kernel, tables.forward, points)
+        )
 
     def _back(self, points: np.ndarray) -> np.ndarray:
         """Displacements of points of the flow from fixed space."""
         tables = self.tables
-        return _corrected_back(tables, points) if tables.corrected else _carried(tables.kernel, tables.backward, points)
+        return (
+            _corrected_back(tables, points)
+            if tables.corrected
+            else _carried(tables.kernel, tables.backward, points)
+        )
 
     def _check(self, points: ArrayLike) -> np.ndarray:
         with jax.enable_x64(True):
@@ -187,7 +211,9 @@ class Evaluation:
         return (moving - align.center) @ np.asarray(align.matrix).T + (align.offset - self.centre)
 
     def _native(self, fixed: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """Moving points that the flow and then a further step took to fixed ones; none may have been lost."""
+        """Moving points that the flow and then a further step took to fixed ones; none may have
+        been lost.
+        """
         align = self.posterior.alignment
         there = self._centred(fixed) + moved + (self.centre - align.offset)
         moving = np.linalg.solve(np.asarray(align.matrix), there.T).T + align.center
@@ -196,7 +222,9 @@ class Evaluation:
         return moving
 
     def _in_chunks(self, function: Callable[[np.ndarray], Any], points: np.ndarray) -> Any:
-        """Apply a function to points of the flow, the points last, some at a time; points first in what it gives."""
+        """Apply a function to points of the flow, the points last, some at a time; points first in
+        what it gives.
+        """
         size = CHUNK[self.precision]
 
         def apply(start: int) -> Any:
@@ -209,7 +237,9 @@ class Evaluation:
         starts = range(0, max(len(points), 1), size)
         first = apply(0)  # by itself, so that one thread compiles
         found = jax.tree.map(lambda part: np.empty((len(points), *part.shape[1:])), first)
-        for start, pieces in zip(starts, itertools.chain([first], in_order(apply, starts[1:])), strict=True):
+        for start, pieces in zip(
+            starts, itertools.chain([first], in_order(apply, starts[1:])), strict=True
+        ):
             for whole, piece in zip(jax.tree.leaves(found), jax.tree.leaves(pieces), strict=True):
                 whole[start : start + len(piece)] = piece
         return found
@@ -217,16 +247,21 @@ class Evaluation:
 
 def _points_first(tree: Any, count: int) -> Any:
     """The same for the points that were asked for, in double precision, the points first."""
-    return jax.tree.map(lambda a: np.ascontiguousarray(np.moveaxis(a[..., :count], -1, 0), dtype=np.float64), tree)
+    return jax.tree.map(
+        lambda a: np.ascontiguousarray(np.moveaxis(a[..., :count], -1, 0), dtype=np.float64), tree
+    )
 
 
 def prepare(posterior: Posterior, precision: str = "float64") -> Evaluation:
     """Compute all that does not depend on the points.
 
-    A corrected posterior is inverted by a search, which needs all digits: it is evaluated in float64 whatever is asked.
+    A corrected posterior is inverted by a search, which needs all digits: it is evaluated in
+    float64 whatever is asked.
     """
     if precision not in PRECISIONS:
-        raise ArgumentError(f"precision: expected one of {', '.join(PRECISIONS)}, found {precision!r}")
+        raise ArgumentError(
+            f"precision: expected one of {', '.join(PRECISIONS)}, found {precision!r}"
+        )
     precision = "float64" if posterior.corrected else precision
     with jax.enable_x64(True):
         centre, tables = _prepared(posterior)
@@ -242,19 +277,34 @@ def _prepared(posterior: Posterior) -> tuple[Float[Array, " d"], Tables]:
     psi = transport.propagators(transport.landmark_path(there))
     ways = (there, psi, weights), (shooting.backwards(there), psi[::-1], weights[::-1])
     both = jax.tree.map(lambda *parts: jnp.stack(parts), *ways)
-    routes = jax.lax.map(lambda way: _route(posterior.kernel, posterior.correction, centre, *way), both)
+    routes = jax.lax.map(
+        lambda way: _route(posterior.kernel, posterior.correction, centre, *way), both
+    )
     forward, backward = (jax.tree.map(operator.itemgetter(k), routes) for k in (0, 1))
-    whitener = _instant_whiteners(posterior, psi) if posterior.model == "pathwise" else linear.whitener()
+    whitener = (
+        _instant_whiteners(posterior, psi) if posterior.model == "pathwise" else linear.whitener()
+    )
     root = numerics.solve_lower(linear.trend_factor, jnp.eye(len(linear.trend_factor)))
     return centre, Tables(
-        posterior.model, posterior.corrected, posterior.kernel, forward, backward, whitener, root @ linear.loading.T,
-        _trend_map(posterior.trend, root, centre), _trend_map(posterior.trend, posterior.shift, centre),
+        posterior.model,
+        posterior.corrected,
+        posterior.kernel,
+        forward,
+        backward,
+        whitener,
+        root @ linear.loading.T,
+        _trend_map(posterior.trend, root, centre),
+        _trend_map(posterior.trend, posterior.shift, centre),
         1e-9 * jnp.asarray(posterior.trend.scale),
-    )  # fmt: skip
+    )
 
 
-def _trend_map(trend: Trend, combine: Float[Array, "*k b"], centre: Float[Array, " d"]) -> Float[Array, "*k d d1"]:
-    """Combinations of h as affine functions of a point less the centre: a matrix and a shift side by side."""
+def _trend_map(
+    trend: Trend, combine: Float[Array, "*k b"], centre: Float[Array, " d"]
+) -> Float[Array, "*k d d1"]:
+    """Combinations of h as affine functions of a point less the centre: a matrix and a shift side
+    by side.
+    """
     maps = jnp.tensordot(combine, trend.generators, axes=1)
     turn = maps[..., :-1] / trend.scale
     return jnp.concatenate([turn, maps[..., -1:] + (turn @ centre)[..., None]], axis=-1)
@@ -275,23 +325,31 @@ def _route(
     carriers = (weights[:, None, None, None] * psi).transpose(1, 2, 0, 3)
     pull = jnp.einsum("t,tiab,ia->tbi", weights, psi, correction)
     n, d = trajectory.positions.shape[1:]
-    return Route(q, loads, trajectory.positions[-1] - centre, weights, carriers.reshape(n, d, -1), pull)
+    return Route(
+        q, loads, trajectory.positions[-1] - centre, weights, carriers.reshape(n, d, -1), pull
+    )
 
 
-def _instant_whiteners(posterior: Posterior, psi: Float[Array, "t n d d"]) -> Float[Array, "t rows n"]:
-    """Of `pathwise`: C⁻¹ at each instant, its columns split by axis so that it meets plain kernel values."""
+def _instant_whiteners(
+    posterior: Posterior, psi: Float[Array, "t n d d"]
+) -> Float[Array, "t rows n"]:
+    """Of `pathwise`: C⁻¹ at each instant, its columns split by axis so that it meets plain kernel
+    values.
+    """
     n, d = posterior.trajectory.positions.shape[1:]
     inverse = lambda node: numerics.solve_lower(instant_factor(posterior, *node), jnp.eye(n * d))
     whole = jax.lax.map(inverse, (posterior.trajectory.positions, psi))
     return whole.reshape(len(psi), n * d, n, d).swapaxes(2, 3).reshape(len(psi), n * d * d, n)
 
 
-# ---------------------------------------------------------------------------------------------- the points come last
+# ----------------------------------------------------------------------------- the points come last
 
 
 def _product(a: Matrices, b: Float[Array, "d k m"]) -> Float[Array, "d k m"]:
     """Matrix times matrix, point by point."""
-    return sum((a[:, k, None] * b[None, k] for k in range(1, len(b))), start=a[:, 0, None] * b[None, 0])
+    return sum(
+        (a[:, k, None] * b[None, k] for k in range(1, len(b))), start=a[:, 0, None] * b[None, 0]
+    )
 
 
 def _applied(a: Matrices, x: Points) -> Points:
@@ -325,7 +383,9 @@ def _squared_distances(x: Points, q: Float[Array, "n d"]) -> Float[Array, "n m"]
 
 
 def _stepped(field: Callable[..., Any], state: Any, nodes: Any) -> Any:
-    """A Runge–Kutta step, field(y, node) being hẏ at a stage's node; and what the first stage noted."""
+    """A Runge–Kutta step, field(y, node) being hẏ at a stage's node; and what the first stage
+    noted.
+    """
     shifted = lambda share, slope: jax.tree.map(lambda y, k: y + share * k, state, slope)
     stage = lambda i: jax.tree.map(lambda node: node[i], nodes)
     k1, noted = field(state, stage(0))
@@ -344,14 +404,20 @@ def _travelled(kernel: AbstractKernel, route: Route, start: Points) -> Points:
         q, load = node
         return load[:d] @ kernel.value_and_slope(_squared_distances(x, q))[0], None
 
-    return jax.lax.scan(functools.partial(_stepped, field), start, (route.positions, route.loads))[0]
+    return jax.lax.scan(functools.partial(_stepped, field), start, (route.positions, route.loads))[
+        0
+    ]
 
 
 def _journey(kernel: AbstractKernel, route: Route, start: Points) -> Journey:
-    """Follow points with their Jacobians: ẋ = v(x), J̇ = Dv(x)J, Dv = (Σ g p)xᵀ − Σ g pqᵀ, g = k'/r."""
+    """Follow points with their Jacobians: ẋ = v(x), J̇ = Dv(x)J, Dv = (Σ g p)xᵀ − Σ g pqᵀ, g =
+    k'/r.
+    """
     d, m = start.shape
 
-    def field(state: tuple[Points, Matrices], node: tuple[Array, Array]) -> tuple[tuple[Points, Matrices], Array]:
+    def field(
+        state: tuple[Points, Matrices], node: tuple[Array, Array]
+    ) -> tuple[tuple[Points, Matrices], Array]:
         (x, jacobian), (q, load) = state, node
         s = _squared_distances(x, q)
         values, slopes = kernel.value_and_slope(s)
@@ -364,16 +430,24 @@ def _journey(kernel: AbstractKernel, route: Route, start: Points) -> Journey:
         return after, (values, state[1])
 
     eye = jnp.broadcast_to(jnp.eye(d, dtype=start.dtype)[..., None], (d, d, m))
-    (end, jacobian), (values, way) = jax.lax.scan(step, (start, eye), (route.positions, route.loads))
+    (end, jacobian), (values, way) = jax.lax.scan(
+        step, (start, eye), (route.positions, route.loads)
+    )
     last, _ = kernel.value_and_slope(_squared_distances(end, route.end))
     back = _inverse(jnp.concatenate([way, jacobian[None]]))
     return Journey(end, jacobian, jnp.concatenate([values, last[None]]), back)
 
 
 def _spread(
-    tables: Tables, route: Route, whitener: Float[Array, "*i k c"], way: Journey, basis: Float[Array, "b d m"]
+    tables: Tables,
+    route: Route,
+    whitener: Float[Array, "*i k c"],
+    way: Journey,
+    basis: Float[Array, "b d m"],
 ) -> Matrices:
-    """Λ_post where the route starts, a block of points after the other; the whitener in the order of the route."""
+    """Λ_post where the route starts, a block of points after the other; the whitener in the order
+    of the route.
+    """
     block = _block_size(way.values.shape[1], way.end.shape[1])
     apart = lambda a: jnp.moveaxis(a.reshape(*a.shape[:-1], a.shape[-1] // block, block), -2, 0)
     blocks = jax.tree.map(apart, (way.values, way.back, basis))
@@ -381,10 +455,14 @@ def _spread(
     return jnp.moveaxis(parts, 0, -2).reshape(way.jacobian.shape)
 
 
-def _told(tables: Tables, route: Route, whitener: Array, values: Array, back: Array, basis: Array) -> Matrices:
+def _told(
+    tables: Tables, route: Route, whitener: Array, values: Array, back: Array, basis: Array
+) -> Matrices:
     """Prior − what the landmarks explain + the uncertain alignment's part, for a block of points."""
     roots = jnp.sqrt(route.weights)[:, None, None, None] * back.swapaxes(1, 2)
-    gathered = _gathered(route, values, back)  # of `pathwise` without an alignment it is not used, and not computed
+    gathered = _gathered(
+        route, values, back
+    )  # of `pathwise` without an alignment it is not used, and not computed
     prior = tables.kernel.variance * _square(roots.reshape(-1, *roots.shape[2:]))
     known = prior + _square(basis - _rows(tables.loading, gathered))
     if tables.model == "pathwise":
@@ -392,8 +470,12 @@ def _told(tables: Tables, route: Route, whitener: Array, values: Array, back: Ar
     return known - _square(_rows(whitener, gathered))
 
 
-def _gathered(route: Route, values: Float[Array, "t n m"], back: Float[Array, "t d d m"]) -> Float[Array, "n d d m"]:
-    """Γᵀ, anchor by anchor: for each the product of its wΨ(t) side by side with the kB_tᵀ one below the other."""
+def _gathered(
+    route: Route, values: Float[Array, "t n m"], back: Float[Array, "t d d m"]
+) -> Float[Array, "n d d m"]:
+    """Γᵀ, anchor by anchor: for each the product of its wΨ(t) side by side with the kB_tᵀ one below
+    the other.
+    """
     n, d, m = route.end.shape[0], back.shape[1], values.shape[-1]
     stacked = values.swapaxes(0, 1)[:, :, None, None] * back.swapaxes(1, 2)[None]
     return (route.carriers @ stacked.reshape(n, -1, d * m)).reshape(n, d, d, m)
@@ -412,7 +494,9 @@ def _explained_pathwise(whiteners: Array, weights: Array, values: Array, back: A
         w, whitener, k, b = node
         return total + w * _turned(b, _square((whitener @ k).reshape(-1, d, m))), None
 
-    return jax.lax.scan(add, jnp.zeros((d, d, m), values.dtype), (weights, whiteners, values, back))[0]
+    return jax.lax.scan(
+        add, jnp.zeros((d, d, m), values.dtype), (weights, whiteners, values, back)
+    )[0]
 
 
 def _block_size(anchors: int, points: int) -> int:
@@ -423,8 +507,13 @@ def _block_size(anchors: int, points: int) -> int:
 
 
 def _correction(tables: Tables, start: Points, way: Journey) -> Points:
-    """J₁(hβ̂ + Γc): what is added to the flow's end where the fit stopped early, or is small-deformation."""
-    pulls = (_applied(b, pull @ k) for b, pull, k in zip(way.back, tables.forward.pull, way.values, strict=True))
+    """J₁(hβ̂ + Γc): what is added to the flow's end where the fit stopped early, or is
+    small-deformation.
+    """
+    pulls = (
+        _applied(b, pull @ k)
+        for b, pull, k in zip(way.back, tables.forward.pull, way.values, strict=True)
+    )
     return _applied(way.jacobian, sum(pulls, start=_affine(tables.drift, start)))
 
 
@@ -454,7 +543,9 @@ def _predict(tables: Tables, start: Points) -> tuple[Points, Matrices, Matrices]
 
 @compiled
 def _preimage(tables: Tables, end: Points) -> tuple[Points, Matrices, Matrices]:
-    """The displacement that takes points of fixed space to where they come from, the Jacobian there, the covariance."""
+    """The displacement that takes points of fixed space to where they come from, the Jacobian
+    there, the covariance.
+    """
     if tables.corrected:
         back = _corrected_back(tables, end)
         _, jacobian, cov = _predict(tables, end + back)
@@ -476,7 +567,9 @@ def _slope(tables: Tables, start: Points) -> Matrices:
 
 @compiled
 def _corrected_back(tables: Tables, end: Points) -> Points:
-    """The displacement to points that arrive at `end`: Newton's method from the flow's, until none moves any more."""
+    """The displacement to points that arrive at `end`: Newton's method from the flow's, until none
+    moves any more.
+    """
 
     def search(state: tuple[Points, Any, Any]) -> tuple[Points, Any, Any]:
         x, _, count = state

@@ -9,7 +9,7 @@ from scipy.interpolate import RectBivariateSpline
 from scipy.special import erf
 
 from kunita.errors import ArgumentError
-from kunita.precision import Array
+from kunita.jaxrun.doors import Array
 
 
 class GaussianPoints(eqx.Module):
@@ -35,14 +35,17 @@ class GaussianPoints(eqx.Module):
 
 
 def ball_radius(covariances: np.ndarray, level: float) -> np.ndarray:
-    """R with P(|e| ≤ r) = level for e ~ N(0, Λ): the ball around the mean, not the longest half-axis of a region."""
+    """R with P(|e| ≤ r) = level for e ~ N(0, Λ): the ball around the mean, not the longest
+    half-axis of a region.
+    """
     return ball_radius_of_variances(np.linalg.eigvalsh(covariances), level)
 
 
 def ball_radius_of_variances(variances: np.ndarray, level: float) -> np.ndarray:
     """The same from the variances along the principal axes, (…, d) in increasing order.
 
-    Depends on the ratios of the standard deviations only: tabulated once per level, to a relative error of about 1e-4.
+    Depends on the ratios of the standard deviations only: tabulated once per level, to a relative
+    error of about 1e-4.
     """
     if not isinstance(level, int | float | np.number) or not 0 < level < 1:
         raise ArgumentError(f"level: expected a probability between 0 and 1, found {level!r}")
@@ -56,16 +59,19 @@ def ball_radius_of_variances(variances: np.ndarray, level: float) -> np.ndarray:
 def ball_radius_of_invariants(
     trace: np.ndarray, square: np.ndarray, determinant: np.ndarray | float, level: float
 ) -> np.ndarray:
-    """The same from tr Λ, ‖Λ‖² and, in 3-D, det Λ, without principal axes: made for millions of voxels.
+    """The same from tr Λ, ‖Λ‖² and, in 3-D, det Λ, without principal axes: made for millions of
+    voxels.
 
-    R is a smooth function of Λ that no rotation changes and that grows as the square root of its scale; so R/√tr Λ is
-    one of a = (3‖Λ‖²/tr²Λ − 1)/2 and b = 27 det Λ/tr³Λ, which both go from 0 to 1: a polynomial, to a relative error
-    of 1e-4.
+    R is a smooth function of Λ that no rotation changes and that grows as the square root of its
+    scale; so R/√tr Λ is one of a = (3‖Λ‖²/tr²Λ − 1)/2 and b = 27 det Λ/tr³Λ, which both go from 0
+    to 1: a polynomial, to a relative error of 1e-4.
     """
     size = np.where(trace > 0, trace, 1)
     shape_a, shape_b = 1.5 * square / size**2 - 0.5, 27 * determinant / size**3
     total, inner = np.zeros_like(size), np.empty_like(size)
-    for row in radius_polynomial(float(level))[::-1]:  # Horner's rule in a, and inside in b; in place, which is faster
+    for row in radius_polynomial(float(level))[
+        ::-1
+    ]:  # Horner's rule in a, and inside in b; in place, which is faster
         inner.fill(row[-1])
         for coefficient in row[-2::-1]:
             inner *= shape_b
@@ -80,7 +86,9 @@ RADIUS_DEGREE = 5
 
 @functools.lru_cache(maxsize=16)
 def radius_polynomial(level: float) -> tuple[tuple[float, ...], ...]:
-    """Coefficients of R/√tr Λ: for each power of a those of the powers of b, fitted over all shapes of an ellipsoid."""
+    """Coefficients of R/√tr Λ: for each power of a those of the powers of b, fitted over all shapes
+    of an ellipsoid.
+    """
     ratio = np.linspace(0, 1, 41)
     t2, t3 = (t.ravel() for t in np.meshgrid(ratio, ratio, indexing="ij"))
     variances = np.stack([t3, t2, np.ones_like(t2)], axis=-1)[t3 <= t2] ** 2
@@ -93,7 +101,10 @@ def radius_polynomial(level: float) -> tuple[tuple[float, ...], ...]:
     )
     design = np.stack([a**i * b**j for i, j in powers], axis=-1) / (radius / root)[:, None]
     found = iter(np.linalg.lstsq(design, np.ones(len(design)), rcond=None)[0])
-    return tuple(tuple(float(next(found)) for _ in range(RADIUS_DEGREE + 1 - i)) for i in range(RADIUS_DEGREE + 1))
+    return tuple(
+        tuple(float(next(found)) for _ in range(RADIUS_DEGREE + 1 - i))
+        for i in range(RADIUS_DEGREE + 1)
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -121,4 +132,6 @@ def _ball_probability(q: np.ndarray, t2: np.ndarray, t3: np.ndarray) -> np.ndarr
     reach3 = np.minimum(left / np.maximum(t3, 1e-12), 8.0)
     z3 = reach3 * sine
     inner = normal(z3) * erf(np.sqrt(np.maximum(left**2 - (t3 * z3) ** 2, 0) / 2)) * reach3 * cosine
-    return np.sum(normal(z2) * reach2 * cosine[:, None] * inner * weights * weights[:, None], axis=(-1, -2))
+    return np.sum(
+        normal(z2) * reach2 * cosine[:, None] * inner * weights * weights[:, None], axis=(-1, -2)
+    )

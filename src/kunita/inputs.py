@@ -1,4 +1,6 @@
-"""From arguments to objects: the files that a command names, read and checked before anything is computed."""
+"""From arguments to objects: the files that a command names, read and checked before anything is
+computed.
+"""
 
 import dataclasses
 from argparse import Namespace
@@ -87,8 +89,14 @@ def read_sides(args: Namespace) -> tuple[LandmarkTable, LandmarkTable]:
     if args.fixed is not None and args.fixed != args.moving:
         volumes = args.volumes or (None, None)
         return (
-            one_table(args.moving, changed(args, frame=moving_frame, image=args.moving_image, volume=volumes[0])),
-            one_table(args.fixed, changed(args, frame=fixed_frame, image=args.fixed_image, volume=volumes[1])),
+            one_table(
+                args.moving,
+                changed(args, frame=moving_frame, image=args.moving_image, volume=volumes[0]),
+            ),
+            one_table(
+                args.fixed,
+                changed(args, frame=fixed_frame, image=args.fixed_image, volume=volumes[1]),
+            ),
         )
     if moving_frame and fixed_frame and moving_frame != fixed_frame:
         raise ArgumentError("--fixed-frame: one file has one frame; give --frame, or two files")
@@ -103,7 +111,9 @@ def read_sides(args: Namespace) -> tuple[LandmarkTable, LandmarkTable]:
 
 
 def read_targets(args: Namespace, dimension: int) -> Landmarks | Mesh | Streamlines:
-    """What is to be carried along, read before anything is computed; its format is told by the file alone."""
+    """What is to be carried along, read before anything is computed; its format is told by the file
+    alone.
+    """
     frame = args.moving_frame or args.frame
     if is_geometry(args.targets):
         targets: Any = read_geometry(args.targets, frame=frame)
@@ -117,14 +127,22 @@ def read_targets(args: Namespace, dimension: int) -> Landmarks | Mesh | Streamli
 def grid_of(image: Path, spacing: Any) -> Grid:
     """The grid of an image; a spacing is for pictures, a volume states its own."""
     grid = read_grid(image)
-    return read_grid(image, spacing=spacing) if spacing is not None and grid.dimension == 2 else grid
+    return (
+        read_grid(image, spacing=spacing) if spacing is not None and grid.dimension == 2 else grid
+    )
 
 
 def reference_grid(args: Namespace, side: str) -> Grid:
     """The grid that a map is on: the reference's, or that of the image that was registered."""
-    grid = grid_of(args.reference, args.spacing) if args.reference else recorded_grid(args.result, side)
+    grid = (
+        grid_of(args.reference, args.spacing)
+        if args.reference
+        else recorded_grid(args.result, side)
+    )
     if grid is None:
-        raise ArgumentError(f"--reference: needed, since {args.result} was registered without a {side} image")
+        raise ArgumentError(
+            f"--reference: needed, since {args.result} was registered without a {side} image"
+        )
     return grid
 
 
@@ -140,7 +158,12 @@ def check_images(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable) -
     remarks = _labels_in_the_other_space(args)
     found = (
         check_inside(
-            table.landmarks(), grid_of(image, args.spacing), side, image.name, table.frame, stated=table.stated
+            table.landmarks(),
+            grid_of(image, args.spacing),
+            side,
+            image.name,
+            table.frame,
+            stated=table.stated,
         )
         for side, image, table in sides
         if image
@@ -149,13 +172,17 @@ def check_images(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable) -
 
 
 def _labels_in_the_other_space(args: Namespace) -> tuple[str, ...]:
-    """A remark when the labels lie exactly where the fixed image lies: they are probably the wrong ones."""
+    """A remark when the labels lie exactly where the fixed image lies: they are probably the wrong
+    ones.
+    """
     if not (args.labels and args.moving_image and args.fixed_image):
         return ()
     files = (args.labels, args.moving_image, args.fixed_image)
     labels, moving, fixed = (grid_of(path, args.spacing) for path in files)
     if same_place(labels, fixed) and not same_place(moving, fixed):
-        return (f"{args.labels.name} lies on the grid of the fixed image; labels of the moving space were expected",)
+        return (
+            f"{args.labels.name} lies on the grid of the fixed image; labels of the moving space were expected",
+        )
     return ()
 
 
@@ -164,11 +191,15 @@ def warn_of_the_other_space(args: Namespace, grid: Grid, console: Console) -> No
     sides = ("moving", "fixed") if args.inverse else ("fixed", "moving")
     other, own = (recorded_grid(args.result, side) for side in sides)
     if same_place(grid, other) and own is not None and not same_place(own, other):
-        console.warn(f"{args.image} lies on the grid of the {sides[0]} image: is --inverse wrong or missing?")
+        console.warn(
+            f"{args.image} lies on the grid of the {sides[0]} image: is --inverse wrong or missing?"
+        )
 
 
 def load_result(result: Path) -> Any:
-    """The registration that a folder or a file holds; what its use compiles is kept for the next run."""
+    """The registration that a folder or a file holds; what its use compiles is kept for the next
+    run.
+    """
     from kunita.io.registration_files import load
 
     record = find_record(result)
@@ -184,14 +215,16 @@ def keep_programs() -> None:
     import jax
     import platformdirs
 
-    from kunita import programs
+    from kunita.jaxrun import programs
 
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         programs.keep(platformdirs.user_cache_path("kunita") / "programs")
 
 
 def keep_compiled() -> None:
-    """Let JAX keep all that it compiles in the user's own cache: for commands that run for long, in many programs."""
+    """Let JAX keep all that it compiles in the user's own cache: for commands that run for long, in
+    many programs.
+    """
     import jax
     import platformdirs
 

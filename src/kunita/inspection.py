@@ -28,16 +28,23 @@ def describe(args: Namespace) -> dict[str, Any]:
     if is_geometry(path):
         geometry = read_geometry(path, frame=args.frame)
         low, high = geometry.points.min(axis=0), geometry.points.max(axis=0)
-        return {"file": str(path), "kind": type(geometry).__name__.lower(), "n_points": len(geometry.points),
-                "from_mm": low.tolist(), "to_mm": high.tolist()}  # fmt: skip
+        return {
+            "file": str(path),
+            "kind": type(geometry).__name__.lower(),
+            "n_points": len(geometry.points),
+            "from_mm": low.tolist(),
+            "to_mm": high.tolist(),
+        }
     return _describe_image(path, args) if is_image(path) else _describe_landmarks(path, args)
 
 
 def _describe_registration(path: Path) -> dict[str, Any]:
     reg = load_result(path)
     return {
-        "file": str(find_record(path)), "kind": "registration", "summary": reg.summary().splitlines(),
-    }  # fmt: skip
+        "file": str(find_record(path)),
+        "kind": "registration",
+        "summary": reg.summary().splitlines(),
+    }
 
 
 def _describe_transform(path: Path) -> dict[str, Any]:
@@ -47,17 +54,29 @@ def _describe_transform(path: Path) -> dict[str, Any]:
         transform = sitk.ReadTransform(str(path))
     except RuntimeError as error:
         raise FileError(f"{path}: neither a registration nor an ITK transform") from error
-    return {"file": str(path), "kind": "ITK transform", "type": transform.GetName(),
-            "dimension": transform.GetDimension(), "frame": "LPS" if transform.GetDimension() == 3 else "IMAGE",
-            "maps": "points; an image is warped the other way"}  # fmt: skip
+    return {
+        "file": str(path),
+        "kind": "ITK transform",
+        "type": transform.GetName(),
+        "dimension": transform.GetDimension(),
+        "frame": "LPS" if transform.GetDimension() == 3 else "IMAGE",
+        "maps": "points; an image is warped the other way",
+    }
 
 
 def _describe_image(path: Path, args: Namespace) -> dict[str, Any]:
     grid = grid_of(path, args.spacing)
     centre = grid.world((np.array(grid.shape) - 1) / 2)
-    return {"file": str(path), "kind": "image", "shape": list(grid.shape), "spacing_mm": grid.spacing.tolist(),
-            "axes": _axes(grid), "frame": "RAS" if grid.dimension == 3 else "IMAGE", "centre_mm": centre.tolist(),
-            "affine": grid.affine.tolist()}  # fmt: skip
+    return {
+        "file": str(path),
+        "kind": "image",
+        "shape": list(grid.shape),
+        "spacing_mm": grid.spacing.tolist(),
+        "axes": _axes(grid),
+        "frame": "RAS" if grid.dimension == 3 else "IMAGE",
+        "centre_mm": centre.tolist(),
+        "affine": grid.affine.tolist(),
+    }
 
 
 def _describe_landmarks(path: Path, args: Namespace) -> dict[str, Any]:
@@ -68,12 +87,15 @@ def _describe_landmarks(path: Path, args: Namespace) -> dict[str, Any]:
 def _describe_table(table: LandmarkTable) -> dict[str, Any]:
     points = flip_points(table.points[table.defined], table.frame)  # the numbers that the file has
     return {
-        "n": len(table), "undefined": int((~table.defined).sum()), "dimension": table.dimension,
+        "n": len(table),
+        "undefined": int((~table.defined).sum()),
+        "dimension": table.dimension,
         "frame": f"{table.frame.value} ({table.stated})",
         "pairing": f"by order: {table.names_problem}" if table.names_problem else "by name",
         "covariances": table.covariances is not None,
-        "from_mm": points.min(axis=0).tolist(), "to_mm": points.max(axis=0).tolist(),
-    }  # fmt: skip
+        "from_mm": points.min(axis=0).tolist(),
+        "to_mm": points.max(axis=0).tolist(),
+    }
 
 
 def _axes(grid: Grid) -> str:
@@ -82,12 +104,17 @@ def _axes(grid: Grid) -> str:
         return "x right, y down"
     directions = grid.affine[:3, :3] / grid.spacing
     strongest = np.argmax(np.abs(directions), axis=0)
-    letters = [("RL", "AP", "SI")[world][int(directions[world, k] < 0)] for k, world in enumerate(strongest)]
+    letters = [
+        ("RL", "AP", "SI")[world][int(directions[world, k] < 0)]
+        for k, world in enumerate(strongest)
+    ]
     return "".join(letters)
 
 
 def readable(value: Any) -> str:
-    """A value of such a description, for people: few digits, and a line for each item that is more than a number."""
+    """A value of such a description, for people: few digits, and a line for each item that is more
+    than a number.
+    """
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dict):

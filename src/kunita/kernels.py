@@ -1,8 +1,9 @@
 """Covariance functions of the velocity field: the prior of the model.
 
-Every kernel is scalar and radial, k(x, y) = a² ρ(|x − y| / σ) with amplitude a (mm) and length scale σ
-(mm); the covariance of the velocity is k(x, y)·I_d. A new kernel states its radial profile ρ(u), the
-two derivative forms ρ'(u)/u and ρ''(u), and, if it is to serve the closure `gaussian`, its scales.
+Every kernel is scalar and radial, k(x, y) = a² ρ(|x − y| / σ) with amplitude a (mm) and length
+scale σ (mm); the covariance of the velocity is k(x, y)·I_d. A new kernel states its radial profile
+ρ(u), the two derivative forms ρ'(u)/u and ρ''(u), and, if it is to serve the closure `gaussian`,
+its scales.
 """
 
 import abc
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from scipy.special import gammaln
 
 from kunita.errors import ArgumentError
-from kunita.precision import Array, Scalar
+from kunita.jaxrun.doors import Array, Scalar
 
 Vector = Float[Array, " d"]
 
@@ -24,7 +25,8 @@ Vector = Float[Array, " d"]
 class AbstractKernel(eqx.Module):
     """A radial covariance function, seen through the squared distance s = |x − y|² (mm²).
 
-    In terms of s everything is smooth at s = 0, where automatic differentiation through |x − y| is not.
+    In terms of s everything is smooth at s = 0, where automatic differentiation through |x − y| is
+    not.
     """
 
     @abc.abstractmethod
@@ -56,18 +58,26 @@ class AbstractKernel(eqx.Module):
         """The matrix k(xᵢ, yⱼ)."""
         return self.value(squared_distances(x, y))
 
-    def value_and_slope(self, s: Float[Array, "*p"]) -> tuple[Float[Array, "*p"], Float[Array, "*p"]]:
+    def value_and_slope(
+        self, s: Float[Array, "*p"]
+    ) -> tuple[Float[Array, "*p"], Float[Array, "*p"]]:
         """Both at once, for kernels that save by it."""
         return self.value(s), self.slope(s)
 
     def sums(
-        self, x: Float[Array, "m d"], y: Float[Array, "n d"], a: Float[Array, "n c"], b: Float[Array, "n e"]
+        self,
+        x: Float[Array, "m d"],
+        y: Float[Array, "n d"],
+        a: Float[Array, "n c"],
+        b: Float[Array, "n e"],
     ) -> tuple[Float[Array, "m c"], Float[Array, "m e"]]:
         """Σⱼ k(xᵢ, yⱼ)aⱼ and Σⱼ slope(xᵢ, yⱼ)bⱼ: velocities and their gradients are made of these."""
         value, slope = self.pairs(x, y)
         return value @ a, slope @ b
 
-    def pairs(self, x: Float[Array, "m d"], y: Float[Array, "n d"]) -> tuple[Float[Array, "m n"], Float[Array, "m n"]]:
+    def pairs(
+        self, x: Float[Array, "m d"], y: Float[Array, "n d"]
+    ) -> tuple[Float[Array, "m n"], Float[Array, "m n"]]:
         """The matrices k(xᵢ, yⱼ) and slope(xᵢ, yⱼ)."""
         s = squared_distances(x, y)
         return self.value(s), self.slope(s)
@@ -75,7 +85,9 @@ class AbstractKernel(eqx.Module):
     def hessian(self, difference: Vector) -> Float[Array, "d d"]:
         """Second derivatives of k in x, as a function of x − y."""
         s = jnp.sum(difference**2)
-        return self.slope(s) * jnp.eye(difference.shape[0]) + self.bend(s) * jnp.outer(difference, difference)
+        return self.slope(s) * jnp.eye(difference.shape[0]) + self.bend(s) * jnp.outer(
+            difference, difference
+        )
 
     def __add__(self, other: Any) -> "Sum":
         check_kernel(other)
@@ -91,7 +103,9 @@ class AbstractKernel(eqx.Module):
 
 def squared_distances(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
     """|xᵢ − yⱼ|² by differences, which keeps small distances exact far from the origin."""
-    return sum(((x[:, None, a] - y[None, :, a]) ** 2 for a in range(x.shape[1])), start=jnp.zeros(()))
+    return sum(
+        ((x[:, None, a] - y[None, :, a]) ** 2 for a in range(x.shape[1])), start=jnp.zeros(())
+    )
 
 
 def _parts(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
@@ -123,7 +137,11 @@ class Sum(AbstractKernel):
         return sum((kernel.bend(s) for kernel in self.kernels), start=jnp.zeros(()))
 
     def sums(
-        self, x: Float[Array, "m d"], y: Float[Array, "n d"], a: Float[Array, "n c"], b: Float[Array, "n e"]
+        self,
+        x: Float[Array, "m d"],
+        y: Float[Array, "n d"],
+        a: Float[Array, "n c"],
+        b: Float[Array, "n e"],
     ) -> tuple[Float[Array, "m c"], Float[Array, "m e"]]:
         values, slopes = zip(*(kernel.sums(x, y, a, b) for kernel in self.kernels), strict=True)
         return sum(values[1:], start=values[0]), sum(slopes[1:], start=slopes[0])
@@ -136,7 +154,8 @@ class Sum(AbstractKernel):
 class AbstractProfile(AbstractKernel):
     """k = a² ρ(u), u = |x − y| / σ, from three forms of the dimensionless profile ρ.
 
-    The forms may depend on static fields only (a Matérn order, say): derivatives in s, σ and a come from them.
+    The forms may depend on static fields only (a Matérn order, say): derivatives in s, σ and a come
+    from them.
     """
 
     length_scale: eqx.AbstractVar[Scalar]
@@ -155,8 +174,12 @@ class AbstractProfile(AbstractKernel):
         """ρ''(u)."""
 
     def profile_scales(self) -> tuple[np.ndarray, np.ndarray]:
-        """Weights w (of sum 1) and variances v with ρ(u) = Σ w exp(−u² / 2v), for kernels that are such mixtures."""
-        raise ArgumentError(f"closure 'gaussian': {type(self).__name__} does not state its scales (profile_scales)")
+        """Weights w (of sum 1) and variances v with ρ(u) = Σ w exp(−u² / 2v), for kernels that are
+        such mixtures.
+        """
+        raise ArgumentError(
+            f"closure 'gaussian': {type(self).__name__} does not state its scales (profile_scales)"
+        )
 
     def __check_init__(self) -> None:
         for name in ("length_scale", "amplitude"):
@@ -179,10 +202,13 @@ class AbstractProfile(AbstractKernel):
 
     def scale_mixture(self) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
         weights, variances = self.profile_scales()
-        return self.amplitude**2 * jnp.asarray(weights), self.length_scale**2 * jnp.asarray(variances)
+        return self.amplitude**2 * jnp.asarray(weights), self.length_scale**2 * jnp.asarray(
+            variances
+        )
 
-    # ρ as a function of z = u², with its derivatives dρ/dz = ½ρ'/u and d(ρ'/u)/dz = ½(ρ'' − ρ'/u)/u² supplied:
-    # differentiating through u = √z would give NaN at 0, and the usual double-where a wrong Hessian.
+    # ρ as a function of z = u², with its derivatives dρ/dz = ½ρ'/u and d(ρ'/u)/dz = ½(ρ'' −
+    # ρ'/u)/u² supplied: differentiating through u = √z would give NaN at 0, and the usual
+    # double-where a wrong Hessian.
 
     def _value(self, z: Float[Array, "*p"]) -> Float[Array, "*p"]:
         value = jax.custom_jvp(lambda z: self.profile(_safe_sqrt(z)))
@@ -197,8 +223,8 @@ class AbstractProfile(AbstractKernel):
     def _bend(self, z: Float[Array, "*p"]) -> Float[Array, "*p"]:
         """(ρ'' − ρ'/u)/u², with 0 at coincident points.
 
-        There it is only ever multiplied by x − y = 0 (derivatives of k up to the third); a value would not help,
-        since it is infinite for the Matérn 3/2.
+        There it is only ever multiplied by x − y = 0 (derivatives of k up to the third); a value
+        would not help, since it is infinite for the Matérn 3/2.
         """
         apart = z > 0
         u = jnp.sqrt(jnp.where(apart, z, 1.0))
@@ -206,7 +232,9 @@ class AbstractProfile(AbstractKernel):
 
 
 def _safe_sqrt(z: Float[Array, "*p"]) -> Float[Array, "*p"]:
-    """√z whose derivative at 0 is 0: there it only ever meets coincident points, which do not move apart."""
+    """√z whose derivative at 0 is 0: there it only ever meets coincident points, which do not move
+    apart.
+    """
     return jnp.where(z > 0, jnp.sqrt(jnp.where(z > 0, z, 1.0)), 0.0)
 
 
@@ -239,25 +267,34 @@ class Gaussian(AbstractProfile):
     def profile_curvature(self, u: Float[Array, "*p"]) -> Float[Array, "*p"]:
         return (u**2 - 1) * jnp.exp(-(u**2) / 2)
 
-    def value_and_slope(self, s: Float[Array, "*p"]) -> tuple[Float[Array, "*p"], Float[Array, "*p"]]:
+    def value_and_slope(
+        self, s: Float[Array, "*p"]
+    ) -> tuple[Float[Array, "*p"], Float[Array, "*p"]]:
         """With one exponential and no root, slope being −k/σ²."""
         value = self.amplitude**2 * jnp.exp(-0.5 / self.length_scale**2 * s)
         return value, -value / self.length_scale**2
 
     def sums(
-        self, x: Float[Array, "m d"], y: Float[Array, "n d"], a: Float[Array, "n c"], b: Float[Array, "n e"]
+        self,
+        x: Float[Array, "m d"],
+        y: Float[Array, "n d"],
+        a: Float[Array, "n c"],
+        b: Float[Array, "n e"],
     ) -> tuple[Float[Array, "m c"], Float[Array, "m e"]]:
         """The same in one matrix product, slope being −k/σ²."""
         total = self._gram(x, y) @ jnp.concatenate([a, b], axis=1)
         values, slopes = jnp.split(total, [a.shape[1]], axis=1)
         return values, -slopes / self.length_scale**2
 
-    def pairs(self, x: Float[Array, "m d"], y: Float[Array, "n d"]) -> tuple[Float[Array, "m n"], Float[Array, "m n"]]:
+    def pairs(
+        self, x: Float[Array, "m d"], y: Float[Array, "n d"]
+    ) -> tuple[Float[Array, "m n"], Float[Array, "m n"]]:
         gram = self._gram(x, y)
         return gram, -gram / self.length_scale**2
 
     def _gram(self, x: Float[Array, "m d"], y: Float[Array, "n d"]) -> Float[Array, "m n"]:
-        """`gram` with one exponential per pair and a matrix product for its exponent x·y − ½|x|² − ½|y|².
+        """`gram` with one exponential per pair and a matrix product for its exponent x·y − ½|x|² −
+        ½|y|².
 
         That is exact to the rounding of the squares: points should be centred.
         """
@@ -272,7 +309,9 @@ class Gaussian(AbstractProfile):
 
 
 class Matern32(AbstractProfile):
-    """ρ(u) = (1 + c)e⁻ᶜ, c = √3 u: Green's function of (Id − α∆)^s, ν = 3/2, the roughest that still flows."""
+    """ρ(u) = (1 + c)e⁻ᶜ, c = √3 u: Green's function of (Id − α∆)^s, ν = 3/2, the roughest that
+    still flows.
+    """
 
     length_scale: Scalar
     amplitude: Scalar
@@ -365,10 +404,12 @@ class RationalQuadratic(AbstractProfile):
 
 
 def gamma_scales(shape: float) -> tuple[np.ndarray, np.ndarray]:
-    """Quadrature of E[exp(−u²/2τ)], τ ~ Gamma(shape, rate=shape): the Matérn profile of order ν = shape.
+    """Quadrature of E[exp(−u²/2τ)], τ ~ Gamma(shape, rate=shape): the Matérn profile of order ν =
+    shape.
 
-    Trapezoidal rule in log τ, where the density is analytic and falls off at least exponentially: error below 1e-8 for
-    every u, with about a hundred nodes. With 1/τ for τ it is the rational quadratic.
+    Trapezoidal rule in log τ, where the density is analytic and falls off at least exponentially:
+    error below 1e-8 for every u, with about a hundred nodes. With 1/τ for τ it is the rational
+    quadratic.
     """
     width = 1 / np.sqrt(shape)  # of log τ, where the shape is large
     low, high = -max(32 / shape, 8.5 * width) - 1, np.log1p(36 / shape + 8.5 * width)
@@ -400,7 +441,9 @@ def length_scales(kernel: AbstractKernel) -> tuple[float, ...]:
 
 
 def steepness(kernel: AbstractKernel) -> float:
-    """Amplitude over length scale, the largest of its parts: how strongly the kernel's flows bend space."""
+    """Amplitude over length scale, the largest of its parts: how strongly the kernel's flows bend
+    space.
+    """
     if isinstance(kernel, AbstractProfile):
         return float(kernel.amplitude) / float(kernel.length_scale)
     return max((steepness(part) for part in getattr(kernel, "kernels", ())), default=0.0)
@@ -411,4 +454,6 @@ def describe_kernel(kernel: AbstractKernel) -> str:
     if isinstance(kernel, AbstractProfile):
         sizes = f"length scale {float(kernel.length_scale):.3g} mm, amplitude {float(kernel.amplitude):.3g} mm"
         return f"{type(kernel).__name__}, {sizes}"
-    return " + ".join(describe_kernel(part) for part in getattr(kernel, "kernels", ())) or repr(kernel)
+    return " + ".join(describe_kernel(part) for part in getattr(kernel, "kernels", ())) or repr(
+        kernel
+    )

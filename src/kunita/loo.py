@@ -1,4 +1,6 @@
-"""`kunita loo`: leave-one-out over a cohort, compared with other methods; tables, figures, and what they say."""
+"""`kunita loo`: leave-one-out over a cohort, compared with other methods; tables, figures, and what
+they say.
+"""
 
 import dataclasses
 from argparse import Namespace
@@ -53,7 +55,8 @@ class Settings:
     Args:
         cases: the table of the cohort.
         frame: of landmark files that state none.
-        align, kernel, num_scales: the alignment, the kernel's family, and how many of them are summed.
+        align, kernel, num_scales: the alignment, the kernel's family, and how many of them are
+            summed.
         length_scales_mm: that are tried beside the learned one.
         prior: the file with the prior, if one was given.
         exact: whether landmarks were left out by refits; else in closed form.
@@ -95,8 +98,12 @@ def loo(args: Namespace) -> int:
         with console.progress() as tell:
             methods = trained(cases, settings, given, tell)
             progress = tell("leaving out landmarks")
-            found = study(cases, methods, exact=settings.exact, workers=args.workers, progress=progress)
-        experiment = experiment_of(found, settings, learning(cases, given), report=not args.no_report)
+            found = study(
+                cases, methods, exact=settings.exact, workers=args.workers, progress=progress
+            )
+        experiment = experiment_of(
+            found, settings, learning(cases, given), report=not args.no_report
+        )
         _write(experiment, found, learning(cases, given), args)
     report = None if args.no_report else str(args.out / REPORT)
     document = {"out": str(args.out), "report": report, **answer(experiment)}
@@ -104,9 +111,13 @@ def loo(args: Namespace) -> int:
     return ExitStatus.NOT_CONVERGED if unconverged(experiment) else ExitStatus.DONE
 
 
-def _write(experiment: Experiment, found: tuple[Tried, ...], how: Learning, args: Namespace) -> None:
+def _write(
+    experiment: Experiment, found: tuple[Tried, ...], how: Learning, args: Namespace
+) -> None:
     """Write everything at once; what an earlier run wrote and this one does not goes."""
-    stale = {path.name for path in written_before(experiment.name, args.out)} - set(file_names(experiment))
+    stale = {path.name for path in written_before(experiment.name, args.out)} - set(
+        file_names(experiment)
+    )
     with result_folder(args.out, FILES, overwrite=args.overwrite) as staged:
         write_experiment(experiment, staged)
         if REPORT in experiment.beside:
@@ -121,24 +132,36 @@ def _write(experiment: Experiment, found: tuple[Tried, ...], how: Learning, args
 
 def _settings(args: Namespace) -> Settings:
     learned = (
-        ("--length-scales", args.length_scales), ("--align", args.align), ("--kernel", args.kernel),
+        ("--length-scales", args.length_scales),
+        ("--align", args.align),
+        ("--kernel", args.kernel),
         ("--scale-noise", args.scale_noise or None),
         ("--scales", args.scales),
-    )  # fmt: skip
+    )
     for option, value in learned:
         if args.prior and value is not None:
-            raise ArgumentError(f"{option}: the prior that is given has its own; give one or the other")
+            raise ArgumentError(
+                f"{option}: the prior that is given has its own; give one or the other"
+            )
     scales = np.atleast_1d([] if args.length_scales is None else args.length_scales)
     if len({f"{scale:g}" for scale in scales}) < len(scales):
         raise ArgumentError("--length-scales: expected each of them once")
     return Settings(
-        str(args.cases), args.frame, args.align or "rigid", args.kernel or "gaussian",
-        tuple(float(scale) for scale in scales), str(args.prior) if args.prior else None,
-        not args.fast, args.common_noise, args.scale_noise, args.seed, num_scales=args.scales or 1,
-    )  # fmt: skip
+        str(args.cases),
+        args.frame,
+        args.align or "rigid",
+        args.kernel or "gaussian",
+        tuple(float(scale) for scale in scales),
+        str(args.prior) if args.prior else None,
+        not args.fast,
+        args.common_noise,
+        args.scale_noise,
+        args.seed,
+        num_scales=args.scales or 1,
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- methods
+# ------------------------------------------------------------------------------------------ methods
 
 
 def learning(cases: Sequence[Case], given: Prior | None) -> Learning:
@@ -148,8 +171,12 @@ def learning(cases: Sequence[Case], given: Prior | None) -> Learning:
     return Learning.OTHERS if len(cases) > LEAST_OTHERS else Learning.OWN
 
 
-def trained(cases: Sequence[Case], settings: Settings, given: Prior | None, tell: Tell) -> tuple[Trained, ...]:
-    """The paper's setting, the small-deformation model, our own, and our own at given length scales."""
+def trained(
+    cases: Sequence[Case], settings: Settings, given: Prior | None, tell: Tell
+) -> tuple[Trained, ...]:
+    """The paper's setting, the small-deformation model, our own, and our own at given length
+    scales.
+    """
     paper = Trained("paper", (PAPER,) * len(cases), bare=True)
     if given is not None:
         small = dataclasses.replace(given, model="small")
@@ -175,59 +202,85 @@ def _learned(
     return tuple(learn_prior([case], lesson) for case in cases)
 
 
-# ------------------------------------------------------------------------------------------------- tables and pictures
+# ------------------------------------------------------------------------------ tables and pictures
 
 
-def experiment_of(found: Sequence[Tried], settings: Settings, how: Learning, *, report: bool = False) -> Experiment:
-    """What was found as tables, figures and sentences; with a report, the page is named among the files."""
+def experiment_of(
+    found: Sequence[Tried], settings: Settings, how: Learning, *, report: bool = False
+) -> Experiment:
+    """What was found as tables, figures and sentences; with a report, the page is named among the
+    files.
+    """
     single, regional = collected(found), collected(found, "region")
     draws = scores.case_draws(single[0].num_cases, settings.seed, settings.resamples)
-    methods, regions = (tuple(method_row(one, draws) for one in each) for each in (single, regional))
+    methods, regions = (
+        tuple(method_row(one, draws) for one in each) for each in (single, regional)
+    )
     differences = tuple(difference_rows(single, draws))
     cases = tuple(case_row(one) for one in found)
     marks = tuple(row for one in found for row in landmark_rows(one))
-    tables = [Table(*each) for each in zip(TABLES, (methods, differences, regions, cases, marks), strict=True)]
+    tables = [
+        Table(*each)
+        for each in zip(TABLES, (methods, differences, regions, cases, marks), strict=True)
+    ]
     said = findings(methods, regions, differences, cases, how, exact=settings.exact)
     plates = tuple(_plates(pictured(single, draws)))
-    return Experiment("loo", settings, tuple(tables), plates, tuple(said), (REPORT,) if report else ())
+    return Experiment(
+        "loo", settings, tuple(tables), plates, tuple(said), (REPORT,) if report else ()
+    )
 
 
 def _plates(shown: Pictured) -> Iterator[Plate]:
     title = f"{OWN}: where landmarks fell"
     drawn = (
-        figures.calibration(shown.honesty, shown.levels, shown.band, title), figures.errors(shown.errors, OWN),
+        figures.calibration(shown.honesty, shown.levels, shown.band, title),
+        figures.errors(shown.errors, OWN),
         figures.sparsification(shown.sparsified, OWN),
-    )  # fmt: skip
+    )
     yield from (Plate(*each) for each in zip(PLATES, drawn, strict=True))
 
 
-# --------------------------------------------------------------------------------------------------------- the answer
+# --------------------------------------------------------------------------------------- the answer
 
 
 def unconverged(experiment: Experiment) -> int:
     """Predictions that come from fits that did not converge."""
-    return sum(row.unconverged for table in experiment.tables[:3] for row in table.rows if isinstance(row, MethodRow))
+    return sum(
+        row.unconverged
+        for table in experiment.tables[:3]
+        for row in table.rows
+        if isinstance(row, MethodRow)
+    )
 
 
 def answer(experiment: Experiment) -> dict[str, Any]:
     """The main numbers, for programs."""
     rows = {row.method: row for row in experiment.tables[0].rows}
     mine = rows.pop(OWN)
-    return plain({
-        **_short(mine), "n_cases": mine.cases, "n_landmarks": mine.landmarks,
-        "baselines": {name: _short(row) for name, row in rows.items()},
-        "settings": dataclasses.asdict(experiment.settings), "unconverged": unconverged(experiment),
-        "findings": list(experiment.findings),
-    })  # fmt: skip
+    return plain(
+        {
+            **_short(mine),
+            "n_cases": mine.cases,
+            "n_landmarks": mine.landmarks,
+            "baselines": {name: _short(row) for name, row in rows.items()},
+            "settings": dataclasses.asdict(experiment.settings),
+            "unconverged": unconverged(experiment),
+            "findings": list(experiment.findings),
+        }
+    )
 
 
 def _short(row: MethodRow) -> dict[str, Any]:
     levels = [f"{100 * level:.0f}" for level in scores.LEVELS]
     return {
-        "error_mm": row.error_mm, "coverage": {level: getattr(row, f"coverage_{level}") for level in levels},
-        "nll": row.nll, "calibration_error": row.calibration_error, "sd_mm": row.sd_mm,
-        "rank_correlation": row.rank_correlation, "sparsification_area": row.sparsification_area,
-    }  # fmt: skip
+        "error_mm": row.error_mm,
+        "coverage": {level: getattr(row, f"coverage_{level}") for level in levels},
+        "nll": row.nll,
+        "calibration_error": row.calibration_error,
+        "sd_mm": row.sd_mm,
+        "rank_correlation": row.rank_correlation,
+        "sparsification_area": row.sparsification_area,
+    }
 
 
 def _lines(experiment: Experiment, out: Path) -> Iterator[str]:

@@ -1,8 +1,10 @@
-"""Cards for notebooks: what a registration or a posterior says of itself, as a piece of HTML with a small drawing.
+"""Cards for notebooks: what a registration or a posterior says of itself, as a piece of HTML with a
+small drawing.
 
-Plain values in, text out. The piece is shown inside somebody else's page, on paper of any colour: its styles are its
-own elements' and no others', what is written and drawn has the page's ink, and nothing is loaded, run or given an id.
-Where notebooks are not trusted drawings are taken out and only their words stay: so these have hardly any.
+Plain values in, text out. The piece is shown inside somebody else's page, on paper of any colour:
+its styles are its own elements' and no others', what is written and drawn has the page's ink, and
+nothing is loaded, run or given an id. Where notebooks are not trusted drawings are taken out and
+only their words stay: so these have hardly any.
 """
 
 import dataclasses
@@ -28,16 +30,19 @@ WIDTH, HEIGHT = 708.0, 300.0
 """Of the drawing, all views of it together, pixels at most."""
 
 FAR = 1.6
-"""Moving landmarks that would make the drawing this many times larger are drawn where the alignment puts them."""
+"""Moving landmarks that would make the drawing this many times larger are drawn where the alignment
+puts them."""
 
 MARGIN, EDGE, THIN = 0.06, 16.0, 0.4
-"""Around what is drawn: of its extent, and pixels for the letters; and no side is shorter than this of the longest."""
+"""Around what is drawn: of its extent, and pixels for the letters; and no side is shorter than this
+of the longest."""
 
 CUT_95 = -2 * math.log(0.05)
 """The squared radius of the region that holds 95 % of a standard normal point of the plane."""
 
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""What no page can hold, or what turns the words around it: control characters, and halves of others."""
+"""What no page can hold, or what turns the words around it: control characters, and halves of
+others."""
 
 BLUE, ORANGE, RED = "#2f86d8", "#d2700c", "#d6336c"
 """Legible on white and on black; shapes and words say the same."""
@@ -99,16 +104,16 @@ class Story:
         dimension: of space.
         pairing: how the two sets were paired.
         before, after: mean distances of the landmarks that were used.
-        left_out: mean error of each predicted from the others, how many are inside their 95 % region, and of how many;
-            None where there are too few.
+        left_out: mean error of each predicted from the others, how many are inside their 95 %
+            region, and of how many; None where there are too few.
         kernel, noise, align, model: what was fitted.
         converged: whether the search was.
         effort: what it took, in words.
         chosen: what the evidence chose: names, and low and high end of their 95 % intervals.
         learned_on: cases that taught the prior.
         robust: whether the noise has heavy tails.
-        low_rank: control points that stand for all landmarks, what that costs at most, and that of covariances, as a
-            fraction; None where nothing was left out.
+        low_rank: control points that stand for all landmarks, what that costs at most, and that of
+            covariances, as a fraction; None where nothing was left out.
         suspects: what is wrong with which landmarks; None where nobody looked.
         warnings: all of them.
     """
@@ -134,7 +139,7 @@ class Story:
     warnings: tuple[str, ...]
 
 
-# --------------------------------------------------------------------------------------------------------------- cards
+# -------------------------------------------------------------------------------------------- cards
 
 
 def registration_card(story: Story, scene: Scene, sure: Fact) -> str:
@@ -143,7 +148,9 @@ def registration_card(story: Story, scene: Scene, sure: Fact) -> str:
     about = f"{counted(story.count, 'landmark')} in {story.dimension}-D, paired by {story.pairing}"
     told = {f"suspect: {line}" for line in story.suspects or ()}
     warnings = [remark for remark in story.warnings if remark not in told]
-    return card("Registration", about, badge, [*_registration_facts(story, sure)], warnings, drawing(scene))
+    return card(
+        "Registration", about, badge, [*_registration_facts(story, sure)], warnings, drawing(scene)
+    )
 
 
 def posterior_card(
@@ -151,13 +158,20 @@ def posterior_card(
 ) -> str:
     """The card of a posterior, with what can be asked of it."""
     about = f"over deformations, given {counted(count, 'landmark')} in {scene.fixed.shape[1]}-D"
-    code = ", ".join(f'<code style="background:transparent;color:inherit">{_text(call)}</code>' for call in calls)
+    code = ", ".join(
+        f'<code style="background:transparent;color:inherit">{_text(call)}</code>' for call in calls
+    )
     asked = f'<div style="margin-top:8px"><span style="{QUIET}">Ask it:</span> {code}</div>'
     return card("Posterior", about, None, facts, warnings, drawing(scene) + asked)
 
 
 def card(
-    title: str, about: str, badge: Badge | None, facts: Sequence[Fact], warnings: Sequence[str], below: str = ""
+    title: str,
+    about: str,
+    badge: Badge | None,
+    facts: Sequence[Fact],
+    warnings: Sequence[str],
+    below: str = "",
 ) -> str:
     """A title, a table of facts, warnings, and what is below them, which is HTML already."""
     rows = "".join(
@@ -175,15 +189,27 @@ def card(
 
 
 def _registration_facts(story: Story, sure: Fact) -> Iterator[Fact]:
-    yield Fact("Distance", f"{story.before:.3g} → {story.after:.3g} mm", "the landmarks' mean; small is not accurate")
+    yield Fact(
+        "Distance",
+        f"{story.before:.3g} → {story.after:.3g} mm",
+        "the landmarks' mean; small is not accurate",
+    )
     yield _left_out(story)
     yield sure
     yield Fact("Kernel", story.kernel)
-    yield Fact("Noise", f"{story.noise:.3g} mm", "heavy-tailed: see weights" if story.robust else "")
+    yield Fact(
+        "Noise", f"{story.noise:.3g} mm", "heavy-tailed: see weights" if story.robust else ""
+    )
     if story.chosen:
-        known = "; ".join(f"{name} {low:.3g} to {high:.3g}" for name, low, high in story.chosen if np.isfinite(high))
+        known = "; ".join(
+            f"{name} {low:.3g} to {high:.3g}"
+            for name, low, high in story.chosen
+            if np.isfinite(high)
+        )
         yield Fact(
-            "Chosen", "by the evidence", f"95 % intervals: {known}" if known else "which the landmarks do not tell"
+            "Chosen",
+            "by the evidence",
+            f"95 % intervals: {known}" if known else "which the landmarks do not tell",
         )
     if story.learned_on:
         yield Fact("Prior", f"learned on {counted(story.learned_on, 'other case')}")
@@ -194,7 +220,11 @@ def _registration_facts(story: Story, sure: Fact) -> Iterator[Fact]:
         cost = f"which costs at most {error:.1g} mm, and {100 * share:.1g} % of covariances"
         yield Fact("Low rank", f"{counted(controls, 'control point')} for all landmarks", cost)
     if story.used < story.count:
-        yield Fact("Not used", f"{story.count - story.used} of {counted(story.count, 'landmark')}", "infinite noise")
+        yield Fact(
+            "Not used",
+            f"{story.count - story.used} of {counted(story.count, 'landmark')}",
+            "infinite noise",
+        )
     yield _suspects(story.suspects)
 
 
@@ -220,7 +250,9 @@ def sureness(arrived: GaussianPoints, where: str = "landmarks") -> Fact:
     if not known.any():
         return Fact("Uncertainty", "not known")
     points = GaussianPoints(np.asarray(arrived.mean)[known], np.asarray(arrived.covariance)[known])
-    radius, sd = (f"{np.median(v):.3g} mm, largest {v.max():.3g}" for v in (points.radius(), points.std))
+    radius, sd = (
+        f"{np.median(v):.3g} mm, largest {v.max():.3g}" for v in (points.radius(), points.std)
+    )
     return Fact("Uncertainty", f"95 % radius {radius}; sd {sd}", f"{where}' median")
 
 
@@ -230,7 +262,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def alignment_words(generators: np.ndarray) -> str:
-    """The kind of alignment that (b, d, d + 1) generators [M | t] make: as far as the landmarks determine it."""
+    """The kind of alignment that (b, d, d + 1) generators [M | t] make: as far as the landmarks
+    determine it.
+    """
     if not len(generators):
         return "none"
     linear = np.asarray(generators)[:, :, :-1]
@@ -274,12 +308,13 @@ def _text(text: str, letters: int = MOST_LETTERS) -> str:
     return html.escape(NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", short))
 
 
-# ------------------------------------------------------------------------------------------------------------- drawing
+# ------------------------------------------------------------------------------------------ drawing
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A plane as people look at it: the world's axes along it, the sign of the second on the page, and its sides.
+    """A plane as people look at it: the world's axes along it, the sign of the second on the page,
+    and its sides.
 
     Args:
         title: its name.
@@ -299,7 +334,9 @@ class View:
         return np.stack([points[..., self.right], self.down * points[..., self.up]], axis=-1)
 
     def ellipses(self, covariances: np.ndarray) -> np.ndarray:
-        """(m, 3) half-axes, mm, and angle, degrees, of the regions that hold 95 % of the projected points."""
+        """(m, 3) half-axes, mm, and angle, degrees, of the regions that hold 95 % of the projected
+        points.
+        """
         axes, turn = [self.right, self.up], np.array([1.0, self.down])
         values, vectors = np.linalg.eigh(covariances[:, axes][:, :, axes] * np.outer(turn, turn))
         half = np.sqrt(CUT_95 * np.maximum(values[:, ::-1], 0))
@@ -308,20 +345,28 @@ class View:
 
 VIEWS = {
     2: (View("", 0, 1, 1),),
-    3: (View("axial", 0, 1, -1, "LRPA"), View("coronal", 0, 2, -1, "LRIS"), View("sagittal", 1, 2, -1, "PAIS")),
+    3: (
+        View("axial", 0, 1, -1, "LRPA"),
+        View("coronal", 0, 2, -1, "LRIS"),
+        View("sagittal", 1, 2, -1, "PAIS"),
+    ),
 }
 """By dimension: RAS in space; in the plane y is down already."""
 
 
 def starts(moving: np.ndarray, aligned: np.ndarray, fixed: np.ndarray) -> tuple[np.ndarray, str]:
-    """Where lines to the predicted landmarks begin, and what that is: the moving landmarks unless they are far away."""
+    """Where lines to the predicted landmarks begin, and what that is: the moving landmarks unless
+    they are far away.
+    """
     reach = float(np.ptp(fixed, axis=0).max())
     both = float(np.ptp(np.concatenate([moving, fixed]), axis=0).max())
     return (moving, "moving") if reach == 0 or both <= FAR * reach else (aligned, "aligned moving")
 
 
 def drawing(scene: Scene) -> str:
-    """Every view of the landmarks side by side, at one scale, and what the shapes mean; empty where there are none."""
+    """Every view of the landmarks side by side, at one scale, and what the shapes mean; empty where
+    there are none.
+    """
     count = max(len(scene.start), len(scene.fixed))
     shown = _drawn(scene)
     if not len(shown.start):
@@ -329,7 +374,10 @@ def drawing(scene: Scene) -> str:
     box = _box(shown)
     views, extent = VIEWS[shown.fixed.shape[1]], box[1] - box[0]
     room = WIDTH - 2 * EDGE * len(views)
-    scale = min(room / sum(extent[view.right] for view in views), HEIGHT / max(extent[view.up] for view in views))
+    scale = min(
+        room / sum(extent[view.right] for view in views),
+        HEIGHT / max(extent[view.up] for view in views),
+    )
     ruler = _round_below(min(extent[view.right] for view in views) / 3)
     pictures = "".join(_figure(shown, view, box, float(scale), ruler) for view in views)
     drawn = max(len(shown.start), len(shown.fixed))
@@ -343,11 +391,17 @@ def drawing(scene: Scene) -> str:
 def _drawn(scene: Scene) -> Scene:
     """Those of the landmarks that are drawn: not too many, and all of their numbers finite."""
     covariance = np.asarray(scene.arrived.covariance)
-    known = np.isfinite(scene.start + scene.arrived.mean).all(axis=1) & np.isfinite(covariance).all(axis=(1, 2))
+    known = np.isfinite(scene.start + scene.arrived.mean).all(axis=1) & np.isfinite(covariance).all(
+        axis=(1, 2)
+    )
     marked = np.isfinite(scene.fixed).all(axis=1)
     known, marked = (known & marked, known & marked) if scene.paired else (known, marked)
     rows, marks = _some(known, scene.doubtful), _some(marked, scene.doubtful)
-    names = {int(np.flatnonzero(marks == i)[0]): scene.doubtful[int(i)] for i in marks if int(i) in scene.doubtful}
+    names = {
+        int(np.flatnonzero(marks == i)[0]): scene.doubtful[int(i)]
+        for i in marks
+        if int(i) in scene.doubtful
+    }
     arrived = GaussianPoints(np.asarray(scene.arrived.mean)[rows], covariance[rows])
     return Scene(scene.start[rows], arrived, scene.fixed[marks], names, scene.origin, scene.paired)
 
@@ -367,7 +421,9 @@ def _box(scene: Scene) -> np.ndarray:
     """(2, d) low and high corner of all that is drawn, ellipses too, and a margin, mm."""
     variances = np.asarray(scene.arrived.covariance).diagonal(axis1=1, axis2=2)
     half = np.sqrt(CUT_95 * np.maximum(variances, 0))
-    points = np.concatenate([scene.start, scene.fixed, scene.arrived.mean - half, scene.arrived.mean + half])
+    points = np.concatenate(
+        [scene.start, scene.fixed, scene.arrived.mean - half, scene.arrived.mean + half]
+    )
     low, high = points.min(axis=0), points.max(axis=0)
     longest = float((high - low).max()) or 10.0
     half_sides = np.maximum((high - low) / 2, THIN / 2 * longest) + MARGIN * longest
@@ -382,7 +438,11 @@ def _figure(scene: Scene, view: View, box: np.ndarray, scale: float, ruler: floa
     alt = f"{view.title} view: {counted(len(scene.start), 'landmark')} from the {scene.origin} place to the predicted "
     alt = f"{alt.strip()} one with its 95 % ellipse; fixed marks as circles"
     ellipses = view.ellipses(np.asarray(scene.arrived.covariance)) * [scale, scale, 1]
-    name = f'<div style="text-align:center;font-size:12px;{QUIET}">{view.title}</div>' if view.title else ""
+    name = (
+        f'<div style="text-align:center;font-size:12px;{QUIET}">{view.title}</div>'
+        if view.title
+        else ""
+    )
     return (
         f'<div style="max-width:100%"><svg role="img" aria-label="{alt}" viewBox="0 0 {_n(width, height)}" '
         f'width="{width:.0f}" height="{height:.0f}" style="display:block;max-width:100%;height:auto;color:inherit" '
@@ -435,7 +495,9 @@ def _marks(places: np.ndarray, doubtful: Mapping[int, str], width: float) -> str
     """Circles where the landmarks were marked; squares around those in doubt, with their names."""
     circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6"/>' for x, y in places)
     squares = "".join(f"M{_n(*(places[i] - 6.5))}h13v13h-13z" for i in doubtful)
-    words = "".join(_word(places[i], doubtful[i], width) for i in doubtful if len(doubtful) <= MOST_NAMED)
+    words = "".join(
+        _word(places[i], doubtful[i], width) for i in doubtful if len(doubtful) <= MOST_NAMED
+    )
     doubt = f'<path d="{squares}" stroke="{RED}" stroke-width="1.8"/>{words}' if doubtful else ""
     return f'<g stroke="{ORANGE}" stroke-width="1.6">{circles}</g>{doubt}'
 
@@ -449,11 +511,21 @@ def _word(place: np.ndarray, name: str, width: float) -> str:
 
 
 def _sides(view: View, width: float, height: float) -> str:
-    places = ((9, height / 2 + 4), (width - 9, height / 2 + 4), (width / 2, height - 5), (width / 2, 13))
-    letters = "".join(
-        f'<text x="{x:.1f}" y="{y:.1f}">{letter}</text>' for letter, (x, y) in zip(view.sides, places, strict=False)
+    places = (
+        (9, height / 2 + 4),
+        (width - 9, height / 2 + 4),
+        (width / 2, height - 5),
+        (width / 2, 13),
     )
-    return f'<g fill="currentColor" fill-opacity=".75" text-anchor="middle">{letters}</g>' if letters else ""
+    letters = "".join(
+        f'<text x="{x:.1f}" y="{y:.1f}">{letter}</text>'
+        for letter, (x, y) in zip(view.sides, places, strict=False)
+    )
+    return (
+        f'<g fill="currentColor" fill-opacity=".75" text-anchor="middle">{letters}</g>'
+        if letters
+        else ""
+    )
 
 
 def _ruler(length: float, scale: float, height: float) -> str:
@@ -473,7 +545,9 @@ def _round_below(length: float) -> float:
 def _legend(scene: Scene) -> str:
     """What the shapes mean, in words."""
     joined = ", joined to its prediction" if scene.paired else ""
-    ink = lambda colour, mark: f'<span aria-hidden="true" style="color:{colour};font-weight:700">{mark}</span>'
+    ink = lambda colour, mark: (
+        f'<span aria-hidden="true" style="color:{colour};font-weight:700">{mark}</span>'
+    )
     doubt = f" · {ink(RED, '□')} in doubt" if scene.doubtful else ""
     return (
         f"{ink('inherit', '•—')} {scene.origin} to predicted · {ink(BLUE, '+')} predicted, with its 95 % ellipse · "

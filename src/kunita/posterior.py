@@ -18,9 +18,9 @@ from kunita.gaussians import GaussianPoints
 from kunita.inference.path_space import AbstractPathSpace
 from kunita.inference.solve import Fit
 from kunita.inference.trend import Alignment, Trend
+from kunita.jaxrun.doors import Array, ArrayLike, as_count, as_points, door, to_numpy
+from kunita.jaxrun.programs import SMALL_MATRIX, compiled
 from kunita.kernels import AbstractKernel, describe_kernel
-from kunita.precision import Array, ArrayLike, as_count, as_points, door, to_numpy
-from kunita.programs import SMALL_MATRIX, compiled
 
 MODELS = ("endpoint", "pathwise", "small")
 
@@ -32,7 +32,9 @@ NEWTON_STEPS = 30
 
 
 class LeaveOneOut(eqx.Module):
-    """Each fixed landmark as predicted from all the others, with its error (mm) and squared standardised error."""
+    """Each fixed landmark as predicted from all the others, with its error (mm) and squared
+    standardised error.
+    """
 
     mean: Float[Array, "n d"]
     covariance: Float[Array, "n d d"]
@@ -41,7 +43,9 @@ class LeaveOneOut(eqx.Module):
 
 
 class Preimage(eqx.Module):
-    """Where fixed points come from, the map's Jacobian there, and the covariance they arrive with, in fixed space."""
+    """Where fixed points come from, the map's Jacobian there, and the covariance they arrive with,
+    in fixed space.
+    """
 
     points: Float[Array, "m d"]
     jacobians: Float[Array, "m d d"]
@@ -55,15 +59,18 @@ class Preimage(eqx.Module):
 
 
 class Posterior(eqx.Module):
-    """A Gaussian process over deformations, conditioned on landmarks; maps moving points to fixed space.
+    """A Gaussian process over deformations, conditioned on landmarks; maps moving points to fixed
+    space.
 
-    Mean: m(z) = φ₁(z̃) + J_z h(z̃)β̂ + Λ(z, X)c, with z̃ the aligned point. For `endpoint` and `pathwise` φ₁ is the
-    fitted flow and β̂ = 0, c = 0 (or, where the fit stopped early, the remaining Gauss–Newton step, c = λ_new − λ). For
-    `small` φ₁ is the identity and c = λ: ordinary Gaussian-process regression of the displacement.
+    Mean: m(z) = φ₁(z̃) + J_z h(z̃)β̂ + Λ(z, X)c, with z̃ the aligned point. For `endpoint` and
+    `pathwise` φ₁ is the fitted flow and β̂ = 0, c = 0 (or, where the fit stopped early, the
+    remaining Gauss–Newton step, c = λ_new − λ). For `small` φ₁ is the identity and c = λ: ordinary
+    Gaussian-process regression of the displacement.
 
-    Covariance: Λ_post(z, w) = conditioned(z, w) + G_z A⁻¹ G_wᵀ, the second term from the uncertain alignment,
-    G_z = J_z h(z̃) − Λ(z, X)S⁻¹H. What is conditioned, and when, is the model: see `conditioned`. (`pathwise` takes the
-    alignment's part, leave-one-out and the evidence from the endpoint's S and Λ.)
+    Covariance: Λ_post(z, w) = conditioned(z, w) + G_z A⁻¹ G_wᵀ, the second term from the uncertain
+    alignment, G_z = J_z h(z̃) − Λ(z, X)S⁻¹H. What is conditioned, and when, is the model: see
+    `conditioned`. (`pathwise` takes the alignment's part, leave-one-out and the evidence from the
+    endpoint's S and Λ.)
     """
 
     model: str = eqx.field(static=True)
@@ -97,7 +104,9 @@ class Posterior(eqx.Module):
 
     @door
     def preimage(self, points: ArrayLike) -> Preimage:
-        """Where fixed points come from, and how sure the registration is *at* them: all that a map on a grid shows."""
+        """Where fixed points come from, and how sure the registration is *at* them: all that a map
+        on a grid shows.
+        """
         y = self._check(points)
         x, jacobians, cov = in_chunks(_preimage, self, y)
         if self.corrected:
@@ -120,7 +129,9 @@ class Posterior(eqx.Module):
 
     @door
     def covariance(self, x: ArrayLike, y: ArrayLike) -> Float[Array, "m d k d"]:
-        """Posterior covariance between two sets of moving points as they arrive in fixed space, (m, d, k, d)."""
+        """Posterior covariance between two sets of moving points as they arrive in fixed space, (m,
+        d, k, d).
+        """
         return _covariance(self, self._check(x), self._check(y))
 
     @door
@@ -134,30 +145,38 @@ class Posterior(eqx.Module):
     ) -> Float[Array, "s m d"]:
         """Joint Gaussian draws of where moving points go, (s, m, d).
 
-        The draws of a set of points are consistent with each other, but a Gaussian draw is not a diffeomorphism: of a
-        dense set of points it may fold.
+        The draws of a set of points are consistent with each other, but a Gaussian draw is not a
+        diffeomorphism: of a dense set of points it may fold.
         """
         if kind != "gaussian":
             raise ArgumentError(f"kind: expected 'gaussian', found {kind!r}")
         z = self._check(points)
         mean, _ = in_chunks(_predict, self, z)
-        root = numerics.root(numerics.symmetric(_covariance(self, z, z).reshape(mean.size, mean.size)))
-        draws = jax.random.normal(simulate.as_key(key), (as_count(num_samples, "num_samples"), mean.size))
+        root = numerics.root(
+            numerics.symmetric(_covariance(self, z, z).reshape(mean.size, mean.size))
+        )
+        draws = jax.random.normal(
+            simulate.as_key(key), (as_count(num_samples, "num_samples"), mean.size)
+        )
         return mean + (draws @ root.T).reshape(-1, *mean.shape)
 
     @door
     def leave_one_out(self) -> LeaveOneOut:
         """Every landmark predicted from the others, without refitting.
 
-        With P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and λ of the joint fit, the prediction without landmark i misses it by Pᵢᵢ⁻¹λᵢ and
-        has covariance Pᵢᵢ⁻¹, noise included: exact for a linear model, first order around the fit otherwise. One row
-        per landmark that was used (not left out by infinite noise).
+        With P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and λ of the joint fit, the prediction without landmark i misses
+        it by Pᵢᵢ⁻¹λᵢ and has covariance Pᵢᵢ⁻¹, noise included: exact for a linear model, first
+        order around the fit otherwise. One row per landmark that was used (not left out by infinite
+        noise).
         """
         precision, known, loo = _leave_one_out(self)
-        # what the others say of a landmark: nothing, where P vanishes against S⁻¹ (the alignment needs all of them)
+        # what the others say of a landmark: nothing, where P vanishes against S⁻¹ (the alignment
+        # needs all of them)
         if np.any(np.linalg.eigvalsh(precision)[:, 0] <= 1e-9 * np.trace(known, axis1=1, axis2=2)):
             n = len(self.targets)
-            raise LandmarkError(f"leave-one-out: {n} landmarks are too few to fit this alignment without one of them")
+            raise LandmarkError(
+                f"leave-one-out: {n} landmarks are too few to fit this alignment without one of them"
+            )
         return loo
 
     @property
@@ -166,15 +185,22 @@ class Posterior(eqx.Module):
         d, align = len(self.origin), self.alignment
         whole = np.eye(d + 1)
         whole[:d, :d] = align.matrix
-        whole[:d, d] = np.asarray(align.offset) + self.origin - np.asarray(align.matrix) @ align.center
+        whole[:d, d] = (
+            np.asarray(align.offset) + self.origin - np.asarray(align.matrix) @ align.center
+        )
         return whole
 
     @door
     def _repr_html_(self) -> str | None:
-        """A card for notebooks; of the landmarks it knows the control points only, where these stand for all."""
+        """A card for notebooks; of the landmarks it knows the control points only, where these
+        stand for all.
+        """
         if np.ndim(self.targets) != 2:  # not a posterior but a tree of its shape
             return None
-        aligned, fixed = np.asarray(self.trajectory.positions[0]), np.asarray(self.targets + self.origin)
+        aligned, fixed = (
+            np.asarray(self.trajectory.positions[0]),
+            np.asarray(self.targets + self.origin),
+        )
         moving = np.asarray(self.alignment.inverse(aligned))
         arrived, whole = self.predict(moving), len(moving) == len(fixed)
         noise = float(np.sqrt(np.mean(np.trace(self.noise, axis1=1, axis2=2)) / fixed.shape[1]))
@@ -189,10 +215,20 @@ class Posterior(eqx.Module):
         expected = np.einsum("iab,ib->ia", self.noise, self.dual)
         missed = whole and np.abs(fixed - arrived.mean - expected).max() > 0.01 * noise
         early = missed or (self.corrected and self.model != "small")
-        warnings = ("NOT CONVERGED: the posterior is that of a search that stopped early",) if early else ()
+        warnings = (
+            ("NOT CONVERGED: the posterior is that of a search that stopped early",)
+            if early
+            else ()
+        )
         start, origin = notebook.starts(moving, aligned + np.asarray(self.origin), fixed)
         scene = notebook.Scene(start, arrived, fixed, {}, origin, paired=whole)
-        calls = ("predict(points)", "inverse(points)", "covariance(x, y)", "sample(points, 10)", "leave_one_out()")
+        calls = (
+            "predict(points)",
+            "inverse(points)",
+            "covariance(x, y)",
+            "sample(points, 10)",
+            "leave_one_out()",
+        )
         return notebook.posterior_card(len(fixed), facts, warnings, scene, calls)
 
     def _check(self, points: ArrayLike) -> Float[Array, "m d"]:
@@ -202,7 +238,9 @@ class Posterior(eqx.Module):
         check_arrival(self, y, in_chunks(_mean, self, x))
 
 
-def check_arrival(posterior: Posterior, wanted: Float[Array, "m d"], found: Float[Array, "m d"]) -> None:
+def check_arrival(
+    posterior: Posterior, wanted: Float[Array, "m d"], found: Float[Array, "m d"]
+) -> None:
     """Refuse pre-images that do not arrive where they should."""
     miss = np.abs(np.asarray(found) - np.asarray(wanted)).max(axis=1)
     lost = np.flatnonzero(~(miss < 1e-6 * float(posterior.trend.scale)))
@@ -219,7 +257,8 @@ dual_change = compiled(AbstractPathSpace.dual_change, hasty=SMALL_MATRIX)
 def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str, *, near: bool = True) -> Posterior:
     """Linearise around the fitted flow and condition on the landmarks.
 
-    A fit that stopped early is corrected by the step that remains, unless that would not lead anywhere `near`.
+    A fit that stopped early is corrected by the step that remains, unless that would not lead
+    anywhere `near`.
     """
     carriers, linear = fit.carriers, fit.linear
     weights = numerics.quadrature_weights(carriers.num_steps)
@@ -229,30 +268,49 @@ def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str, *, near: bool =
     corrected = model == "small" or (near and not fit.converged)
     keep = 1.0 if corrected else 0.0
     return Posterior(
-        model, corrected, fit.kernel, fit.trend, fit.alignment, origin, carriers, weights, fit.targets, fit.noise,
-        linear, dual, keep * anchored, keep * shift,
-    )  # fmt: skip
+        model,
+        corrected,
+        fit.kernel,
+        fit.trend,
+        fit.alignment,
+        origin,
+        carriers,
+        weights,
+        fit.targets,
+        fit.noise,
+        linear,
+        dual,
+        keep * anchored,
+        keep * shift,
+    )
 
 
-# -------------------------------------------------------------------------------------- the formulas, on aligned points
+# ------------------------------------------------------------------ the formulas, on aligned points
 
 
 def conditioned(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d"]:
     """The covariance given the landmarks, alignment known.
 
-    *endpoint*, *small*: condition once, on what was observed: Λ(x, y) − Λ(x, X)S⁻¹Λ(X, y), S = Λ_XX + D.
+    *endpoint*, *small*: condition once, on what was observed: Λ(x, y) − Λ(x, X)S⁻¹Λ(X, y), S = Λ_XX
+    + D.
 
-    *pathwise*, the reading that agrees with the paper's `fig:synth`: condition the velocity at every instant,
-    Σ_t(x, y) = k(x, y)I − k(x, Q)(K_QQ + D_t)⁻¹k(Q, y), with the noise carried back, D_t = Ψ(t)⁻¹DΨ(t)⁻ᵀ; then
-    Λ_post = ∫ Ψ_x Σ_t Ψ_yᵀ dt.
+    *pathwise*, the reading that agrees with the paper's `fig:synth`: condition the velocity at
+    every instant, Σ_t(x, y) = k(x, y)I − k(x, Q)(K_QQ + D_t)⁻¹k(Q, y), with the noise carried back,
+    D_t = Ψ(t)⁻¹DΨ(t)⁻ᵀ; then Λ_post = ∫ Ψ_x Σ_t Ψ_yᵀ dt.
     """
     if posterior.model == "pathwise":
         return _conditioned_pathwise(posterior, x, y)
     m, k, d = x.positions.shape[1], y.positions.shape[1], x.positions.shape[2]
-    kernel, weights, landmarks = posterior.kernel, posterior.weights, transport.landmark_path(posterior.trajectory)
+    kernel, weights, landmarks = (
+        posterior.kernel,
+        posterior.weights,
+        transport.landmark_path(posterior.trajectory),
+    )
     half_x = posterior.linear.whiten(_cross(posterior, x, landmarks).T)
     half_y = posterior.linear.whiten(_cross(posterior, y, landmarks).T)
-    return covariance.flow_covariance(kernel, weights, x, y) - (half_x.T @ half_y).reshape(m, d, k, d)
+    return covariance.flow_covariance(kernel, weights, x, y) - (half_x.T @ half_y).reshape(
+        m, d, k, d
+    )
 
 
 def conditioned_variance(posterior: Posterior, x: Path) -> Float[Array, "m d d"]:
@@ -278,7 +336,9 @@ def _conditioned_pathwise(posterior: Posterior, x: Path, y: Path) -> Float[Array
     def add(total: Array, node: tuple[tuple[Array, ...], tuple[Array, ...]]) -> tuple[Array, None]:
         (w, xt, psi_x, qt, psi_q), (_, yt, psi_y, _, _) = node
         known = _instant(posterior, qt, psi_q, xt).T @ _instant(posterior, qt, psi_q, yt)
-        return total - w * jnp.einsum("iab,ibjc,jdc->iajd", psi_x, known.reshape(prior.shape), psi_y), None
+        return total - w * jnp.einsum(
+            "iab,ibjc,jdc->iajd", psi_x, known.reshape(prior.shape), psi_y
+        ), None
 
     return jax.lax.scan(add, prior, (_instants(posterior, x), _instants(posterior, y)))[0]
 
@@ -298,7 +358,9 @@ def _instant(
     return numerics.solve_lower(factor, jnp.kron(posterior.kernel.gram(q, x), jnp.eye(q.shape[1])))
 
 
-def instant_factor(posterior: Posterior, q: Float[Array, "n d"], psi: Float[Array, "n d d"]) -> Float[Array, "nd nd"]:
+def instant_factor(
+    posterior: Posterior, q: Float[Array, "n d"], psi: Float[Array, "n d d"]
+) -> Float[Array, "nd nd"]:
     """C with CCᵀ = K_QQ + D_t at one instant, for landmarks at q with Ψ(t) = psi."""
     back, eye = numerics.inverse_small(psi), jnp.eye(q.shape[1])
     noise = jnp.einsum("iab,ibc,idc->iad", back, posterior.noise, back)
@@ -324,7 +386,9 @@ def swing(posterior: Posterior, x: Path) -> Float[Array, "m b d"]:
     loading = trend_loading(posterior, x)
     m, d, b = loading.shape
     return (
-        numerics.solve_lower(posterior.linear.trend_factor, loading.reshape(m * d, b).T).reshape(b, m, d).swapaxes(0, 1)
+        numerics.solve_lower(posterior.linear.trend_factor, loading.reshape(m * d, b).T)
+        .reshape(b, m, d)
+        .swapaxes(0, 1)
     )
 
 
@@ -339,7 +403,10 @@ def arrival(posterior: Posterior, x: Path) -> Float[Array, "m d"]:
     arrived = x.positions[-1] + posterior.origin
     if not posterior.corrected:
         return arrived
-    moved = _cross(posterior, x, transport.landmark_path(posterior.trajectory)) @ posterior.correction.ravel()
+    moved = (
+        _cross(posterior, x, transport.landmark_path(posterior.trajectory))
+        @ posterior.correction.ravel()
+    )
     turned = x.jacobians[-1] @ posterior.trend.basis(x.positions[0]) @ posterior.shift
     return arrived + turned + moved.reshape(arrived.shape)
 
@@ -350,7 +417,9 @@ def _mean(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m 
 
 
 @compiled
-def _predict(posterior: Posterior, points: Float[Array, "m d"]) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
+def _predict(
+    posterior: Posterior, points: Float[Array, "m d"]
+) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
     """Mean and covariance of each point."""
     path = path_of(posterior, points)
     return arrival(posterior, path), _variance(posterior, path)
@@ -368,12 +437,18 @@ def _preimage(
     """The pre-image, and Jacobian and covariance there."""
     x = _invert(posterior, points)
     path = path_of(posterior, x)
-    jacobians = _jacobian(posterior, x) if posterior.corrected else path.jacobians[-1] @ posterior.alignment.matrix
+    jacobians = (
+        _jacobian(posterior, x)
+        if posterior.corrected
+        else path.jacobians[-1] @ posterior.alignment.matrix
+    )
     return x, jacobians, _variance(posterior, path)
 
 
 @compiled
-def _covariance(posterior: Posterior, x: Float[Array, "m d"], y: Float[Array, "k d"]) -> Float[Array, "m d k d"]:
+def _covariance(
+    posterior: Posterior, x: Float[Array, "m d"], y: Float[Array, "k d"]
+) -> Float[Array, "m d k d"]:
     path_x, path_y = path_of(posterior, x), path_of(posterior, y)
     half_x, half_y = swing(posterior, path_x), swing(posterior, path_y)
     return conditioned(posterior, path_x, path_y) + jnp.einsum("mka,nkb->manb", half_x, half_y)
@@ -388,7 +463,9 @@ def _jacobian(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array,
 
 @compiled
 def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
-    """Carry the points back along the flow and undo the alignment; Newton's method for what a correction adds."""
+    """Carry the points back along the flow and undo the alignment; Newton's method for what a
+    correction adds.
+    """
     backwards = shooting.backwards(posterior.trajectory)
     start = transport.carry(posterior.kernel, backwards, points - posterior.origin).positions[-1]
     start = posterior.alignment.inverse(start)
@@ -397,11 +474,15 @@ def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "
         miss = _mean(posterior, x) - points
         return x - numerics.solve_small(_jacobian(posterior, x), miss[..., None])[..., 0], None
 
-    return jax.lax.scan(newton, start, None, length=NEWTON_STEPS)[0] if posterior.corrected else start
+    return (
+        jax.lax.scan(newton, start, None, length=NEWTON_STEPS)[0] if posterior.corrected else start
+    )
 
 
 @compiled(hasty=SMALL_MATRIX)
-def _leave_one_out(posterior: Posterior) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"], LeaveOneOut]:
+def _leave_one_out(
+    posterior: Posterior,
+) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"], LeaveOneOut]:
     """The diagonal blocks of P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and of S⁻¹, and what follows from them."""
     (n, d), linear = posterior.targets.shape, posterior.linear
     swing = numerics.solve_lower(linear.trend_factor, linear.solved_design.T).reshape(-1, n, d)
@@ -410,24 +491,39 @@ def _leave_one_out(posterior: Posterior) -> tuple[Float[Array, "n d d"], Float[A
     cov = numerics.inverse_small(precision)
     miss = jnp.einsum("iab,ib->ia", cov, posterior.dual)
     mean = posterior.targets + posterior.origin - miss
-    loo = LeaveOneOut(mean, cov, jnp.linalg.norm(miss, axis=1), jnp.sum(miss * posterior.dual, axis=1))
+    loo = LeaveOneOut(
+        mean, cov, jnp.linalg.norm(miss, axis=1), jnp.sum(miss * posterior.dual, axis=1)
+    )
     return precision, known, loo
 
 
-def in_chunks(function: Callable[[Posterior, Array], Any], posterior: Posterior, points: Float[Array, "m d"]) -> Any:
-    """Apply a function point-wise in chunks of a few fixed sizes, so that it compiles a few times at most."""
+def in_chunks(
+    function: Callable[[Posterior, Array], Any], posterior: Posterior, points: Float[Array, "m d"]
+) -> Any:
+    """Apply a function point-wise in chunks of a few fixed sizes, so that it compiles a few times
+    at most.
+    """
     pieces, rest = [], points
     for size in chunk_sizes(len(points)):
         chunk, rest = rest[:size], rest[size:]
         padded = np.concatenate(
-            [chunk, np.broadcast_to(posterior.alignment.center, (size - len(chunk), chunk.shape[1]))]
+            [
+                chunk,
+                np.broadcast_to(posterior.alignment.center, (size - len(chunk), chunk.shape[1])),
+            ]
         )
-        pieces.append(jax.tree.map(operator.itemgetter(slice(len(chunk))), to_numpy(function(posterior, padded))))
+        pieces.append(
+            jax.tree.map(
+                operator.itemgetter(slice(len(chunk))), to_numpy(function(posterior, padded))
+            )
+        )
     return jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
 
 
 def chunk_sizes(count: int) -> Iterator[int]:
-    """Chunks for so many points, the largest first, none of which (but of the smallest size) is less than half full."""
+    """Chunks for so many points, the largest first, none of which (but of the smallest size) is
+    less than half full.
+    """
     left = max(count, 1)
     while left > 0:
         size = next((size for size in CHUNKS if left <= size <= 2 * left), None)

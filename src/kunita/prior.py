@@ -16,14 +16,16 @@ class Prior:
 
     Args:
         kernel: of the deformation.
-        noise_mm: standard deviation of marks whose files say nothing of it; None where it was not learned.
+        noise_mm: standard deviation of marks whose files say nothing of it; None where it was not
+            learned.
         noise_factor: on the standard deviations that files bring.
         align, model: what it was learned with.
         cases: the names of those it was learned on.
         num_landmarks: of all of them.
         evidence: log evidence of all of them together.
         chosen: how well each parameter is told.
-        converged: whether the evidence of the model itself could be followed (not: the small-deformation model's).
+        converged: whether the evidence of the model itself could be followed (not: the
+            small-deformation model's).
     """
 
     kernel: AbstractKernel
@@ -47,7 +49,9 @@ class Prior:
         return self.with_noise(case.moving, case.fixed)
 
     def with_noise(self, moving: Landmarks, fixed: Landmarks) -> tuple[Landmarks, Landmarks]:
-        """Two sets with their own noise times the factor; where neither brings any, with the noise that was learned."""
+        """Two sets with their own noise times the factor; where neither brings any, with the noise
+        that was learned.
+        """
         if moving.covariances is not None or fixed.covariances is not None:
             return self._scaled(moving), self._scaled(fixed)
         if self.noise_mm is None:

@@ -22,17 +22,27 @@ from kunita.inference.choice import Choice, Chosen, Dials, Held, choose, search_
 from kunita.inference.evidence import gauss_newton_evidence
 from kunita.inference.robust import REWEIGHTINGS, SETTLED_WEIGHT, first_weights, student_weights
 from kunita.inference.sample import Sample, aligned_sample
-from kunita.kernels import BEST, FAMILIES, AbstractKernel, AbstractProfile, Gaussian, describe_kernel, steepness
+from kunita.jaxrun.doors import ArrayLike, as_floats, on_one_blas_thread, to_numpy
+from kunita.kernels import (
+    BEST,
+    FAMILIES,
+    AbstractKernel,
+    AbstractProfile,
+    Gaussian,
+    describe_kernel,
+    steepness,
+)
 from kunita.posterior import MODELS, LeaveOneOut, Posterior, posterior_from_fit
-from kunita.precision import ArrayLike, as_floats, on_one_blas_thread, to_numpy
 from kunita.prior import Prior
 from kunita.suspects import Suspicion, suspicion
 
 CONTRADICTION = 6.0
-"""Coinciding moving landmarks whose targets differ by more than this many standard deviations are refused."""
+"""Coinciding moving landmarks whose targets differ by more than this many standard deviations are
+refused."""
 
 TOO_SURE = 0.45
-"""Amplitude over length scale beyond which the linearised posterior is too sure (`benchmarks/calibration.py`)."""
+"""Amplitude over length scale beyond which the linearised posterior is too sure
+(`benchmarks/calibration.py`)."""
 
 LIGHT = 0.3
 """Landmarks of less weight in a robust fit are named."""
@@ -48,10 +58,11 @@ LEAST_SD, MOST_SD = 1e-100, 1e100
 class Registration:
     """A registration: the posterior over deformations, what went into it, and how the fit ended.
 
-    `chosen` says how well the parameters are told that the evidence chose; `weights` how much each landmark counted in
-    a robust fit, which has no evidence to compare; `learned_on` names the cases behind a prior that was given;
-    `suspicion` which of the landmarks that were used cannot be right (None in records of earlier versions);
-    `truncation` what was left out to fit very many of them (None where nothing was).
+    `chosen` says how well the parameters are told that the evidence chose; `weights` how much each
+    landmark counted in a robust fit, which has no evidence to compare; `learned_on` names the cases
+    behind a prior that was given; `suspicion` which of the landmarks that were used cannot be right
+    (None in records of earlier versions); `truncation` what was left out to fit very many of them
+    (None where nothing was).
     """
 
     moving: Landmarks
@@ -87,14 +98,22 @@ class Registration:
 
     @property
     def noise_mm(self) -> float:
-        """Typical standard deviation of the localisation noise, mm (root mean square over used landmarks and axes)."""
-        return float(np.sqrt(np.mean(np.trace(self.noise[self.used], axis1=1, axis2=2)) / self.fixed.dimension))
+        """Typical standard deviation of the localisation noise, mm (root mean square over used
+        landmarks and axes).
+        """
+        return float(
+            np.sqrt(
+                np.mean(np.trace(self.noise[self.used], axis1=1, axis2=2)) / self.fixed.dimension
+            )
+        )
 
     @functools.cached_property
     def loo(self) -> LeaveOneOut | None:
-        """Leave-one-out, where the landmarks are enough for it; found once, since every summary asks for it.
+        """Leave-one-out, where the landmarks are enough for it; found once, since every summary
+        asks for it.
 
-        A landmark of little weight in a robust fit is judged as any other: its weight was found with it.
+        A landmark of little weight in a robust fit is judged as any other: its weight was found
+            with it.
         """
         try:
             found = self.posterior.leave_one_out()
@@ -121,29 +140,45 @@ class Registration:
         return f"<Registration of {len(self.moving)} landmarks in {self.fixed.dimension}-D, {self.model}, {state}>"
 
     def _repr_html_(self) -> str:
-        """A card for notebooks: the summary's numbers, suspects and warnings, and a drawing of the landmarks."""
+        """A card for notebooks: the summary's numbers, suspects and warnings, and a drawing of the
+        landmarks.
+        """
         rows, moving, fixed = np.flatnonzero(self.used), self.moving.points, self.fixed.points
         labels = [self.moving.labels[i] for i in rows]
         arrived, affine = self.evaluation.predict(moving), self.posterior.affine
         distance = lambda points: float(np.linalg.norm(fixed - points, axis=1)[rows].mean())
         cut, left_out, suspects, doubtful = self.truncation, None, None, {}
         if self.loo is not None:
-            inside = scores.covered(scores.pit(np.asarray(self.loo.chi2), self.fixed.dimension), (0.95,))
+            inside = scores.covered(
+                scores.pit(np.asarray(self.loo.chi2), self.fixed.dimension), (0.95,)
+            )
             left_out = (float(np.mean(self.loo.error)), int(inside.sum()), len(inside))
         if self.suspicion is not None:
             suspects = tuple(self.suspicion.lines(labels))
             doubtful = {int(rows[i]): labels[i] for i in np.flatnonzero(self.suspicion.suspect)}
         story = notebook.Story(
-            count=len(moving), used=len(rows), dimension=self.fixed.dimension, pairing=self.pairing,
-            before=distance(moving), after=distance(arrived.mean), left_out=left_out,
-            kernel=describe_kernel(self.kernel), noise=self.noise_mm, align=self.align, model=self.model,
+            count=len(moving),
+            used=len(rows),
+            dimension=self.fixed.dimension,
+            pairing=self.pairing,
+            before=distance(moving),
+            after=distance(arrived.mean),
+            left_out=left_out,
+            kernel=describe_kernel(self.kernel),
+            noise=self.noise_mm,
+            align=self.align,
+            model=self.model,
             converged=self.converged,
             effort=f"{self.iterations} iterations, gap {self.gap_mm:.1e} mm, {self.seconds:.2f} s",
             chosen=tuple((one.name, one.low, one.high) for one in self.chosen),
-            learned_on=len(self.learned_on), robust=self.robust,
-            low_rank=None if cut is None else (cut.num_controls, cut.mean_error_mm, cut.matrix_error),
-            suspects=suspects, warnings=self.warnings,
-        )  # fmt: skip
+            learned_on=len(self.learned_on),
+            robust=self.robust,
+            low_rank=None
+            if cut is None
+            else (cut.num_controls, cut.mean_error_mm, cut.matrix_error),
+            suspects=suspects,
+            warnings=self.warnings,
+        )
         aligned = moving @ affine[:-1, :-1].T + affine[:-1, -1]
         start, origin = notebook.starts(moving, aligned, fixed)
         scene = notebook.Scene(start, arrived, fixed, doubtful, origin)
@@ -166,23 +201,29 @@ def register(
     scale_noise: bool = False,
     robust: bool = False,
 ) -> Registration:
-    """Find the deformation that takes the moving landmarks to the fixed ones, and how sure it is everywhere.
+    """Find the deformation that takes the moving landmarks to the fixed ones, and how sure it is
+    everywhere.
 
     Args:
-        moving, fixed: landmarks in the two spaces, or plain (n, d) arrays; paired by name, else by order.
-        kernel: the prior's covariance function; or a family (a class or its name, such as "matern52"), whose length
-            scale and amplitude are then chosen by the evidence; or "best", for the family with the largest evidence.
-            Default: a Gaussian, chosen so.
-        noise: localisation noise, mm: one standard deviation, (n,) of them, or (n, d, d) covariances; inf leaves a
-            landmark out. Default: the covariances of the landmarks (a side without any counts as exact), and where
-            neither side has any, one estimated value.
-        align: "none", "translation", "rigid", "similarity" or "affine"; its uncertainty is part of the posterior.
-            Default: "rigid"; with a prior, what that was learned with.
-        model: "endpoint" (default), "pathwise" (the paper's figure) or "small" (small deformation, may fold).
-        length_scale, amplitude: of the kernel's family, mm: what is given is kept, the rest chosen by the evidence.
-        prior: kernel and noise learned on other cases (see `learn_prior`), in place of the evidence of this one.
+        moving, fixed: landmarks in the two spaces, or plain (n, d) arrays; paired by name, else by
+            order.
+        kernel: the prior's covariance function; or a family (a class or its name, such as
+            "matern52"), whose length scale and amplitude are then chosen by the evidence; or
+            "best", for the family with the largest evidence. Default: a Gaussian, chosen so.
+        noise: localisation noise, mm: one standard deviation, (n,) of them, or (n, d, d)
+            covariances; inf leaves a landmark out. Default: the covariances of the landmarks (a
+            side without any counts as exact), and where neither side has any, one estimated value.
+        align: "none", "translation", "rigid", "similarity" or "affine"; its uncertainty is part of
+            the posterior. Default: "rigid"; with a prior, what that was learned with.
+        model: "endpoint" (default), "pathwise" (the paper's figure) or "small" (small deformation,
+            may fold).
+        length_scale, amplitude: of the kernel's family, mm: what is given is kept, the rest chosen
+            by the evidence.
+        prior: kernel and noise learned on other cases (see `learn_prior`), in place of the evidence
+            of this one.
         scale_noise: whether one factor on all given noise is chosen by the evidence, too.
-        robust: whether the noise has heavy tails (Student's t), so that gross errors pull less; see `weights`.
+        robust: whether the noise has heavy tails (Student's t), so that gross errors pull less; see
+            `weights`.
     """
     began = time.perf_counter()
     if model not in MODELS:
@@ -196,7 +237,9 @@ def register(
     noises, used = _check_noise(pairs, noise)
     if scale_noise and not noises.known:
         raise ArgumentError("scale_noise: there is no given noise to scale; it is estimated anyway")
-    active = dataclasses.replace(pairs, moving=pairs.moving.take(used), fixed=pairs.fixed.take(used))
+    active = dataclasses.replace(
+        pairs, moving=pairs.moving.take(used), fixed=pairs.fixed.take(used)
+    )
     doubts = _suspicion(active, noises, align, believed=noise is None and not scale_noise)
     before = tuple(_pairing_remarks(pairs, active, used, doubts))
     for remark in before:  # at once: a fit to the wrong pairs may take long
@@ -209,19 +252,36 @@ def register(
         python_warnings.warn(remark, KunitaWarning, stacklevel=3)
     fit = fitted.fit
     return Registration(
-        moving=pairs.moving, fixed=pairs.fixed, pairing=pairs.pairing, used=np.isin(np.arange(len(pairs.moving)), used),
-        kernel=fit.kernel, noise=_spread_out(fitted.noise, used, len(pairs.moving)), align=align, model=model,
-        posterior=fitted.posterior, evidence=fitted.evidence, energy=float(fit.energy), outcome=fit.outcome,
-        gap_mm=fit.gap_mm, history=fit.history, warnings=before + fitted.remarks, seconds=time.perf_counter() - began,
-        chosen=fitted.choice.chosen, robust=robust, learned_on=() if prior is None else prior.cases, suspicion=doubts,
+        moving=pairs.moving,
+        fixed=pairs.fixed,
+        pairing=pairs.pairing,
+        used=np.isin(np.arange(len(pairs.moving)), used),
+        kernel=fit.kernel,
+        noise=_spread_out(fitted.noise, used, len(pairs.moving)),
+        align=align,
+        model=model,
+        posterior=fitted.posterior,
+        evidence=fitted.evidence,
+        energy=float(fit.energy),
+        outcome=fit.outcome,
+        gap_mm=fit.gap_mm,
+        history=fit.history,
+        warnings=before + fitted.remarks,
+        seconds=time.perf_counter() - began,
+        chosen=fitted.choice.chosen,
+        robust=robust,
+        learned_on=() if prior is None else prior.cases,
+        suspicion=doubts,
         truncation=fit.truncation,
         weights=_spread_out(fitted.weights, used, len(pairs.moving), 0.0),
-    )  # fmt: skip
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Noises:
-    """Covariances of the fixed and of the moving points, (n, d, d); unit ones where they are to be estimated."""
+    """Covariances of the fixed and of the moving points, (n, d, d); unit ones where they are to be
+    estimated.
+    """
 
     fixed: np.ndarray
     moving: np.ndarray
@@ -234,10 +294,12 @@ class _Noises:
 
 @dataclasses.dataclass(frozen=True)
 class _Wish:
-    """What is asked for: kernels to choose from (or one that is given), parameters that are kept, and the model.
+    """What is asked for: kernels to choose from (or one that is given), parameters that are kept,
+    and the model.
 
-    There is reason to be patient unless the landmarks are a mirror image that the alignment cannot turn: no flow turns
-    space inside out, and to look for one that nearly does takes minutes and ends nowhere.
+    There is reason to be patient unless the landmarks are a mirror image that the alignment cannot
+    turn: no flow turns space inside out, and to look for one that nearly does takes minutes and
+    ends nowhere.
     """
 
     families: tuple[type[AbstractProfile], ...]
@@ -274,12 +336,18 @@ def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None 
         aligned
         if telling is None
         else aligned_sample(
-            x[telling], f[telling], tuple(side[telling] for side in noises.weighted(weights)), wish.align, scaled=scaled
+            x[telling],
+            f[telling],
+            tuple(side[telling] for side in noises.weighted(weights)),
+            wish.align,
+            scaled=scaled,
         )
     )
     choice = _choose(few.sample, np.asarray(few.origin), wish, given_noise=noises.known)
     observed = sample.observed_with(choice.theta[-1])
-    _refuse_contradictions(pairs, np.asarray(observed.noise(np.broadcast_to(sample.start.matrix, noises.fixed.shape))))
+    _refuse_contradictions(
+        pairs, np.asarray(observed.noise(np.broadcast_to(sample.start.matrix, noises.fixed.shape)))
+    )
     near = choice.fits[0] if choice.fits and telling is None and wish.model != "small" else None
     start = (sample.start, None) if near is None else (near.alignment, near.trajectory.momenta[0])
     fit, settled = solve.solve_observed(
@@ -293,34 +361,47 @@ def _fit(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray | None 
 
 
 def _telling(n: int) -> np.ndarray | None:
-    """Of very many landmarks those that choose the parameters, which hundreds tell as well as thousands; else None."""
+    """Of very many landmarks those that choose the parameters, which hundreds tell as well as
+    thousands; else None.
+    """
     if n <= MOST_TELLING:
         return None
-    return np.sort(np.random.default_rng(0).permutation(n)[:MOST_TELLING])  # a list may have a rhythm
+    return np.sort(
+        np.random.default_rng(0).permutation(n)[:MOST_TELLING]
+    )  # a list may have a rhythm
 
 
 def _choose(sample: Sample, origin: np.ndarray, wish: _Wish, *, given_noise: bool) -> Choice:
-    """The parameters that are not given, by the evidence; of several families that with the largest.
+    """The parameters that are not given, by the evidence; of several families that with the
+    largest.
 
-    What the evidence leaves open the weak prior of the search decides, not a limit: below the landmarks' spacing, say,
-    deformation and noise are the same to it, and an exact interpolation of all marks would be as good as any.
+    What the evidence leaves open the weak prior of the search decides, not a limit: below the
+    landmarks' spacing, say, deformation and noise are the same to it, and an exact interpolation of
+    all marks would be as good as any.
     """
     choices = []
     for family in wish.families:
         dials = Dials(family, given=wish.kernel, noise="noise factor" if given_noise else "noise")
-        reach = float(np.sqrt(np.mean((sample.observed.fixed + origin - sample.observed.moving) ** 2)))
-        search = search_for([sample], dials, wish.held, given_noise=given_noise, hyperprior=True, reach=reach)
+        reach = float(
+            np.sqrt(np.mean((sample.observed.fixed + origin - sample.observed.moving) ** 2))
+        )
+        search = search_for(
+            [sample], dials, wish.held, given_noise=given_noise, hyperprior=True, reach=reach
+        )
         if wish.patient:
             choices.append(choose([sample], dials, search, wish.model))
         else:
             choices.append(
-                dataclasses.replace(choose([sample], dials, search, "small"), followed=wish.kernel is not None)
+                dataclasses.replace(
+                    choose([sample], dials, search, "small"), followed=wish.kernel is not None
+                )
             )
     return max(choices, key=lambda choice: choice.evidence) if len(choices) > 1 else choices[0]
 
 
 def _fit_robustly(pairs: Pairs, noises: _Noises, wish: _Wish) -> _Fitted:
-    """Student's t by reweighting: in the small-deformation model first, which is quick and cannot fail.
+    """Student's t by reweighting: in the small-deformation model first, which is quick and cannot
+    fail.
 
     Parameters are chosen again with every change of the weights in the former, once in the latter.
     """
@@ -339,12 +420,16 @@ def _fit_robustly(pairs: Pairs, noises: _Noises, wish: _Wish) -> _Fitted:
     return dataclasses.replace(last, choice=first.choice, remarks=remarks, evidence=np.nan)
 
 
-def _reweighted(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray) -> tuple[np.ndarray, bool]:
+def _reweighted(
+    pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray
+) -> tuple[np.ndarray, bool]:
     """Fit and weigh again, until the weights settle; and whether they did."""
     for _ in range(REWEIGHTINGS):
         fitted = _fit(pairs, noises, wish, weights)
         arrived = fitted.posterior.predict(pairs.moving.points)
-        updated = student_weights(pairs.fixed.points - arrived.mean, arrived.covariance, fitted.noise)
+        updated = student_weights(
+            pairs.fixed.points - arrived.mean, arrived.covariance, fitted.noise
+        )
         settled = bool(np.abs(updated - weights).max() < SETTLED_WEIGHT)
         weights = updated
         if settled:
@@ -355,8 +440,8 @@ def _reweighted(pairs: Pairs, noises: _Noises, wish: _Wish, weights: np.ndarray)
 def _suspicion(pairs: Pairs, noises: _Noises, align: str, *, believed: bool) -> Suspicion:
     """Which pairs cannot be right, before anything is fitted to them.
 
-    The level of a noise that the landmarks bring is believed. Of any other only the relative sizes are: what is typed
-    or estimated may be what the gross errors that are looked for suggest.
+    The level of a noise that the landmarks bring is believed. Of any other only the relative sizes
+    are: what is typed or estimated may be what the gross errors that are looked for suggest.
     """
     x, f = pairs.moving.points, pairs.fixed.points
     turn = np.asarray(trend.procrustes(align, x, f, np.ones(len(x))).matrix)
@@ -371,7 +456,7 @@ def _spread_out(values: np.ndarray, used: np.ndarray, n: int, absent: float = np
     return full
 
 
-# ------------------------------------------------------------------------------------------------- checks at the border
+# ----------------------------------------------------------------------------- checks at the border
 
 
 def _as_landmarks(points: Landmarks | ArrayLike) -> Landmarks:
@@ -379,12 +464,23 @@ def _as_landmarks(points: Landmarks | ArrayLike) -> Landmarks:
 
 
 def _with_prior(
-    prior: Prior, pairs: Pairs, kernel: Any, noise: Any, length_scale: float | None, amplitude: float | None
+    prior: Prior,
+    pairs: Pairs,
+    kernel: Any,
+    noise: Any,
+    length_scale: float | None,
+    amplitude: float | None,
 ) -> tuple[AbstractKernel, Pairs]:
     """The prior's kernel, and the pairs with its noise unless one is given."""
     if not isinstance(prior, Prior):
-        raise ArgumentError(f"prior: expected what learn_prior or read_prior gives, found {prior!r:.80}")
-    for name, value in (("kernel", kernel), ("length_scale", length_scale), ("amplitude", amplitude)):
+        raise ArgumentError(
+            f"prior: expected what learn_prior or read_prior gives, found {prior!r:.80}"
+        )
+    for name, value in (
+        ("kernel", kernel),
+        ("length_scale", length_scale),
+        ("amplitude", amplitude),
+    ):
         if value is not None:
             raise ArgumentError(f"{name}: the prior has its own; give one of the two")
     if noise is not None:
@@ -407,15 +503,23 @@ def _check_kernel(
             return tuple(FAMILIES.values()), None
     if isinstance(kernel, type) and kernel in FAMILIES.values():
         return (kernel,), None
-    raise ArgumentError(f"kernel: expected a kernel, or one of {', '.join(FAMILIES)}, {BEST}; found {kernel!r}")
+    raise ArgumentError(
+        f"kernel: expected a kernel, or one of {', '.join(FAMILIES)}, {BEST}; found {kernel!r}"
+    )
 
 
-def _check_held(kernel: AbstractKernel | None, length_scale: float | None, amplitude: float | None) -> Held:
+def _check_held(
+    kernel: AbstractKernel | None, length_scale: float | None, amplitude: float | None
+) -> Held:
     """The kernel's parameters that are not to be chosen."""
     for name, value in (("length_scale", length_scale), ("amplitude", amplitude)):
         if value is not None and kernel is not None:
-            raise ArgumentError(f"{name}: the kernel that is given has its own; give a family such as 'matern52'")
-        if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < np.inf):
+            raise ArgumentError(
+                f"{name}: the kernel that is given has its own; give a family such as 'matern52'"
+            )
+        if value is not None and not (
+            isinstance(value, int | float | np.number) and 0 < value < np.inf
+        ):
             raise ArgumentError(f"{name}: expected a positive number (mm), found {value!r}")
     return Held(length_scale, amplitude)
 
@@ -432,7 +536,9 @@ def _check_noise(pairs: Pairs, noise: ArrayLike | None) -> tuple[_Noises, np.nda
         return _Noises(fixed, moving, known=True), everything
     array = as_floats(noise, "noise")
     if array.ndim == 3:
-        outside = np.isinf(array.diagonal(axis1=1, axis2=2)).all(axis=1)  # infinite in every direction: left out
+        outside = np.isinf(array.diagonal(axis1=1, axis2=2)).all(
+            axis=1
+        )  # infinite in every direction: left out
         used = np.flatnonzero(~outside) if array.shape == (n, d, d) else everything
         check_covariances(array[used], (len(used), d), "noise", [pairs.labels[i] for i in used])
         fixed = array[used]
@@ -455,7 +561,9 @@ def _check_sds(pairs: Pairs, sds: np.ndarray) -> np.ndarray:
     sds = np.broadcast_to(sds, (n,))
     for label, sd in zip(pairs.labels, sds, strict=True):
         if not (sd > 0 and (np.isinf(sd) or LEAST_SD < sd < MOST_SD)):
-            raise ArgumentError(f"noise: expected positive standard deviations (mm), found {sd} for landmark {label!r}")
+            raise ArgumentError(
+                f"noise: expected positive standard deviations (mm), found {sd} for landmark {label!r}"
+            )
     return sds
 
 
@@ -474,16 +582,20 @@ def _refuse_contradictions(pairs: Pairs, noise: np.ndarray) -> None:
             )
 
 
-# ----------------------------------------------------------------------------------------------------- remarks, summary
+# --------------------------------------------------------------------------------- remarks, summary
 
 
-def _pairing_remarks(pairs: Pairs, active: Pairs, used: np.ndarray, doubts: Suspicion) -> Iterator[str]:
+def _pairing_remarks(
+    pairs: Pairs, active: Pairs, used: np.ndarray, doubts: Suspicion
+) -> Iterator[str]:
     if pairs.unmatched:
         yield f"{len(pairs.unmatched)} landmarks have no partner and are not used: {', '.join(pairs.unmatched[:5])}"
     left_out = [label for i, label in enumerate(pairs.labels) if i not in used]
     if left_out:
         yield f"left out (infinite noise): {', '.join(left_out)}"
-    if len(used) > active.moving.dimension and trend.looks_mirrored(active.moving.points, active.fixed.points):
+    if len(used) > active.moving.dimension and trend.looks_mirrored(
+        active.moving.points, active.fixed.points
+    ):
         yield "suspect: the fixed landmarks look like a mirror image of the moving ones; check left and right (RAS/LPS)"
     elif not doubts.mirrored:
         yield from (f"suspect: {line}" for line in doubts.lines(active.labels))
@@ -538,14 +650,20 @@ def _told(one: Chosen) -> str:
 def _weight_remarks(pairs: Pairs, weights: np.ndarray, settled: bool) -> Iterator[str]:
     if not settled:
         yield f"robust: the weights did not settle within {REWEIGHTINGS} rounds"
-    light = [f"{pairs.labels[i]} ({weights[i]:.2f})" for i in np.argsort(weights) if weights[i] < LIGHT]
+    light = [
+        f"{pairs.labels[i]} ({weights[i]:.2f})" for i in np.argsort(weights) if weights[i] < LIGHT
+    ]
     if light:
         yield f"robust: these landmarks weigh less than {LIGHT:g} of the others: {', '.join(light)}"
 
 
 def _summary_lines(reg: Registration) -> Iterator[str]:
     before, after = _distances(reg)
-    count = f"{len(reg.moving)} landmarks" if reg.used.all() else f"{reg.used.sum()} of {len(reg.moving)} landmarks"
+    count = (
+        f"{len(reg.moving)} landmarks"
+        if reg.used.all()
+        else f"{reg.used.sum()} of {len(reg.moving)} landmarks"
+    )
     yield f"Registration of {count} in {reg.fixed.dimension}-D (paired by {reg.pairing})"
     yield f"  model      {reg.model}, alignment {reg.align}"
     yield f"  kernel     {describe_kernel(reg.kernel)}"
@@ -566,7 +684,9 @@ def _summary_lines(reg: Registration) -> Iterator[str]:
 
 
 def _origin_lines(reg: Registration) -> Iterator[str]:
-    """Where kernel and noise come from: how surely the landmarks tell them, or the cases that taught the prior."""
+    """Where kernel and noise come from: how surely the landmarks tell them, or the cases that
+    taught the prior.
+    """
     if reg.chosen:
         told = ", ".join(f"{one.name} {one.low:.3g} to {one.high:.3g}" for one in reg.chosen)
         n = int(reg.used.sum())
@@ -582,7 +702,9 @@ def _loo_lines(reg: Registration) -> Iterator[str]:
     if reg.loo is None:
         yield "  left out   not available: too few landmarks for this alignment"
     else:
-        held = scores.scores(np.asarray(reg.loo.error), np.asarray(reg.loo.chi2), np.asarray(reg.loo.covariance))
+        held = scores.scores(
+            np.asarray(reg.loo.error), np.asarray(reg.loo.chi2), np.asarray(reg.loo.covariance)
+        )
         inside = f"{100 * held.coverage[scores.LEVELS.index(0.95)]:.0f} % inside their 95 % region"
         yield f"  left out   each landmark predicted from the others: {held.error_mm:.3g} mm off on average, {inside}"
     if reg.suspicion is not None:

@@ -24,10 +24,14 @@ def reproduce(args: Namespace) -> int:
     console = Console(quiet=args.quiet, as_json=args.json)
     names = tuple(EXPERIMENTS) if args.experiment == "all" else (args.experiment,)
     if args.cases and "clinical" not in names:
-        raise ArgumentError(f"--cases: {args.experiment} is run on generated landmarks; give it with clinical or all")
+        raise ArgumentError(
+            f"--cases: {args.experiment} is run on generated landmarks; give it with clinical or all"
+        )
     done = []
     with console.warnings():
-        cases = read_cases(args.cases, frame=args.frame) if args.cases else None  # before anything is computed
+        cases = (
+            read_cases(args.cases, frame=args.frame) if args.cases else None
+        )  # before anything is computed
         for name in names:
             _refuse_to_replace(name, args.out, overwrite=args.overwrite)
         keep_compiled()
@@ -39,7 +43,10 @@ def reproduce(args: Namespace) -> int:
             if not args.json and not args.quiet:
                 console.answer("\n".join(_lines(experiment, args)), None)
     if args.json:
-        console.answer("", {"out": str(args.out), **{experiment.name: summary(experiment) for experiment in done}})
+        console.answer(
+            "",
+            {"out": str(args.out), **{experiment.name: summary(experiment) for experiment in done}},
+        )
     return ExitStatus.DONE
 
 
@@ -66,9 +73,13 @@ def _clinical(args: Namespace, cases: Cases, tell: Tell) -> Experiment:
 
     chosen = clinical.QUICK if args.quick else clinical.FULL
     if cases is not None:
-        return clinical.clinical(cases, dataclasses.replace(chosen, generated=None, table=str(args.cases)), tell)
+        return clinical.clinical(
+            cases, dataclasses.replace(chosen, generated=None, table=str(args.cases)), tell
+        )
     generated = dataclasses.replace(chosen.generated or clinical.Generated(), seed=args.seed)
-    return clinical.clinical(clinical.cases_of(generated), dataclasses.replace(chosen, generated=generated), tell)
+    return clinical.clinical(
+        clinical.cases_of(generated), dataclasses.replace(chosen, generated=generated), tell
+    )
 
 
 EXPERIMENTS: dict[str, Run] = {"moments": _moments, "synthetic": _synthetic, "clinical": _clinical}
@@ -79,7 +90,9 @@ def _refuse_to_replace(name: str, folder: Path, *, overwrite: bool) -> None:
     check_result(folder, (), overwrite=overwrite)
     found = [path.name for path in (*folder.glob(f"{name}.*"), *folder.glob(f"{name}_*"))]
     if found and not overwrite:
-        raise FileError(f"{folder}: holds {min(found)} already; give --overwrite to replace what is there")
+        raise FileError(
+            f"{folder}: holds {min(found)} already; give --overwrite to replace what is there"
+        )
 
 
 def _write(experiment: Experiment, folder: Path, *, overwrite: bool) -> None:

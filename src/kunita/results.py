@@ -1,4 +1,6 @@
-"""Everything that `kunita register` writes, from a registration and the files that it was asked for."""
+"""Everything that `kunita register` writes, from a registration and the files that it was asked
+for.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -24,6 +26,8 @@ from kunita.io.summary_files import summary_document, write_json, write_landmark
 from kunita.io.target_files import write_targets
 from kunita.io.transform_files import write_transform
 from kunita.io.writing import complete
+from kunita.jaxrun.doors import on_one_blas_thread
+from kunita.jaxrun.threads import in_order
 from kunita.outputs import labels as label_maps
 from kunita.outputs.carry import carry_geometry, carry_landmarks
 from kunita.outputs.dense import Progress, slabs
@@ -32,11 +36,9 @@ from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows, landmark_rows, summary
 from kunita.outputs.targets import describe_targets, extrapolation_remarks, remoteness
 from kunita.outputs.transforms import CompositeTransform, forward_transform, inverse_transform
-from kunita.precision import on_one_blas_thread
 from kunita.registration import Registration
 from kunita.report.page import Subject
 from kunita.report.result import read_layers, write_report
-from kunita.threads import in_order
 
 SCALARS = ("fc", "std", "radius", "jacobian")
 SCRIPT = "load_in_slicer.py"
@@ -72,12 +74,18 @@ class Request:
 
     @property
     def transform_suffixes(self) -> tuple[str, ...]:
-        return (".h5", *((".nrrd",) if self.nrrd else ()), *((".nii.gz",) if self.nifti_xfm else ()))
+        return (
+            ".h5",
+            *((".nrrd",) if self.nrrd else ()),
+            *((".nii.gz",) if self.nifti_xfm else ()),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """The images of a request in memory, read before anything is computed: a broken file is refused at once."""
+    """The images of a request in memory, read before anything is computed: a broken file is refused
+    at once.
+    """
 
     moving: Image | None = None
     fixed: Image | None = None
@@ -87,7 +95,9 @@ class Images:
 def read_images(request: Request) -> Images:
     """Read the images, and refuse labels that cannot be carried along."""
     files = (request.moving_image, request.fixed_image, request.labels)
-    images = Images(*(read_image(path, spacing=request.spacing) if path else None for path in files))
+    images = Images(
+        *(read_image(path, spacing=request.spacing) if path else None for path in files)
+    )
     if images.labels is not None:
         values = label_maps.label_values(images.labels)
         if images.labels.grid.dimension == 2 and len(values) not in PICTURE_CHANNELS:
@@ -102,24 +112,40 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
     """The names of all files that a request leads to, before anything is computed."""
     image = map_suffix(dimension)
     names = [RECORD, SUMMARY, "landmarks.csv", _points_name("predicted", dimension)]
-    names += [f"{side}_xfm{form}" for side in ("forward", "inverse") for form in request.transform_suffixes]
+    names += [
+        f"{side}_xfm{form}"
+        for side in ("forward", "inverse")
+        for form in request.transform_suffixes
+    ]
     names += [SCRIPT] if dimension == 3 else []
     if request.fixed_image:
-        names += [*(f"uncertainty_{what}{image}" for what in ("fc", "std", "radius")), f"jacobian{image}"]
+        names += [
+            *(f"uncertainty_{what}{image}" for what in ("fc", "std", "radius")),
+            f"jacobian{image}",
+        ]
         names += [f"uncertainty_cov{image}"] if request.covariance else []
         names += [f"warped{image}"] if request.moving_image else []
         names += [f"labels_probability{image}"] if request.labels else []
         names += [OVERVIEW] if request.report else []
     if request.targets_file:
         target = _target_name(request.targets_file, dimension)
-        names += [target, *(beside(Path(target)) if is_geometry(request.targets_file) else (TARGETS,))]
+        names += [
+            target,
+            *(beside(Path(target)) if is_geometry(request.targets_file) else (TARGETS,)),
+        ]
     names += [REPORT] if request.report else []
     return (*names, *(SHARED if request.bids else ()))
 
 
 @on_one_blas_thread
 def write_results(
-    reg: Registration, request: Request, images: Images, folder: Path, place: Path, remarks: tuple[str, ...], tell: Tell
+    reg: Registration,
+    request: Request,
+    images: Images,
+    folder: Path,
+    place: Path,
+    remarks: tuple[str, ...],
+    tell: Tell,
 ) -> Any:
     """Write all files into `folder` and give the summary; `place` is where they will be in the end."""
     save(reg, folder / RECORD)
@@ -141,7 +167,9 @@ def write_results(
         tell("drawing the report")
         layers = read_layers(folder, images.fixed) if found is not None else Layers()
         _write_overview(found, layers, rows, folder)
-        write_report(Subject(reg, rows, document, found, layers, tuple(files.items())), folder / REPORT)
+        write_report(
+            Subject(reg, rows, document, found, layers, tuple(files.items())), folder / REPORT
+        )
     write_json(folder / SUMMARY, document)
     return document
 
@@ -152,13 +180,23 @@ def _write_points(reg: Registration, rows: LandmarkRows, folder: Path) -> None:
     write_landmarks(folder / _points_name("predicted", reg.fixed.dimension), predicted)
 
 
-def _write_transforms(reg: Registration, request: Request, images: Images, folder: Path, tell: Tell) -> tuple[str, ...]:
-    """Both directions, one written while the other is computed; remarks on what could not be made exact enough."""
+def _write_transforms(
+    reg: Registration, request: Request, images: Images, folder: Path, tell: Tell
+) -> tuple[str, ...]:
+    """Both directions, one written while the other is computed; remarks on what could not be made
+    exact enough.
+    """
 
     def made() -> Iterator[tuple[str, CompositeTransform | InverseError]]:
-        yield "inverse_xfm", inverse_transform(reg, _grid(images.moving), tell("transform of fixed images"))
+        yield (
+            "inverse_xfm",
+            inverse_transform(reg, _grid(images.moving), tell("transform of fixed images")),
+        )
         try:
-            yield "forward_xfm", forward_transform(reg, _grid(images.fixed), tell("transform of moving images"))
+            yield (
+                "forward_xfm",
+                forward_transform(reg, _grid(images.fixed), tell("transform of moving images")),
+            )
         except InverseError as error:
             yield "forward_xfm", error
 
@@ -174,7 +212,9 @@ def _write_transforms(reg: Registration, request: Request, images: Images, folde
     return tuple(remark for remark in in_order(write, made()) if remark)
 
 
-def _write_maps(found: Maps, request: Request, images: Images, folder: Path, tell: Tell) -> tuple[str, ...]:
+def _write_maps(
+    found: Maps, request: Request, images: Images, folder: Path, tell: Tell
+) -> tuple[str, ...]:
     """Everything on the fixed grid."""
     suffix, remarks = map_suffix(found.grid.dimension), found.remarks
     write_all_maps(folder, found, SCALARS, images.moving, tell("writing the maps"))
@@ -189,8 +229,12 @@ def _write_maps(found: Maps, request: Request, images: Images, folder: Path, tel
 def _write_labels(found: Maps, labels: Image, path: Path, progress: Progress) -> tuple[str, ...]:
     values = label_maps.label_values(labels)
     several = len(values) > 1
-    with map_writer(path, found.grid, np.float32, channels=len(values) if several else None) as write:
-        for slab, part in zip(slabs(found.grid), label_maps.probability_slabs(found, labels), strict=True):
+    with map_writer(
+        path, found.grid, np.float32, channels=len(values) if several else None
+    ) as write:
+        for slab, part in zip(
+            slabs(found.grid), label_maps.probability_slabs(found, labels), strict=True
+        ):
             write(part if several else part[..., 0])
             progress((slab[-1][-1] + 1) / found.grid.shape[-1])
     order = ", ".join(str(value) for value in values)
@@ -208,8 +252,12 @@ def _write_overview(found: Maps | None, layers: Layers, rows: LandmarkRows, fold
         figure.savefig(partial, format="png", dpi=120, facecolor="white")
 
 
-def _write_targets(reg: Registration, request: Request, folder: Path) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-    """The user's points of the moving space in fixed space; what the summary says of them, and what it warns of."""
+def _write_targets(
+    reg: Registration, request: Request, folder: Path
+) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """The user's points of the moving space in fixed space; what the summary says of them, and what
+    it warns of.
+    """
     assert request.targets_file is not None
     name, points = _target_name(request.targets_file, reg.fixed.dimension), request.targets
     if isinstance(points, Mesh | Streamlines):
@@ -219,7 +267,9 @@ def _write_targets(reg: Registration, request: Request, folder: Path) -> tuple[t
     write_targets(folder / TARGETS, targets)
     if name != TARGETS:
         write_landmarks(folder / name, carry_landmarks(reg, points))
-    entries = ({**dataclasses.asdict(target), "inside_hull": target.inside_hull} for target in targets)
+    entries = (
+        {**dataclasses.asdict(target), "inside_hull": target.inside_hull} for target in targets
+    )
     return tuple(entries), tuple(extrapolation_remarks(targets))
 
 
@@ -231,20 +281,28 @@ def _write_geometry(
     write_geometry(path, moved, values)
     middle, most = (float(f(values.radius)) for f in (np.median, np.max))
     share = float(np.mean(remoteness(reg, geometry.points).extrapolates))
-    entry = {"file": path.name, "n": len(moved.points), "median_radius95_mm": middle, "max_radius95_mm": most,
-             "extrapolating": share}  # fmt: skip
+    entry = {
+        "file": path.name,
+        "n": len(moved.points),
+        "median_radius95_mm": middle,
+        "max_radius95_mm": most,
+        "extrapolating": share,
+    }
     far = f"{path.name}: {100 * share:.0f} % of the vertices are extrapolations, whose uncertainty rests on the prior"
     return (entry,), (far,) if share > 0 else ()
 
 
 def _write_for_others(request: Request, folder: Path, place: Path, document: Any) -> dict[str, str]:
-    """Sidecars and the script for Slicer; the summary then lists all files, those that are still to come as well.
+    """Sidecars and the script for Slicer; the summary then lists all files, those that are still to
+    come as well.
 
     The names in the folder, by the usual ones.
     """
     rename = request.bids or (lambda name: name)
     if request.bids:
-        for stem in sorted({file.name.partition(".")[0] for file in folder.iterdir()}):  # one for all forms of a file
+        for stem in sorted(
+            {file.name.partition(".")[0] for file in folder.iterdir()}
+        ):  # one for all forms of a file
             text = sidecar(stem, request.bids)
             if text is not None:
                 write_json(folder / f"{stem}.json", text)
@@ -252,12 +310,18 @@ def _write_for_others(request: Request, folder: Path, place: Path, document: Any
         (folder / SHARED[1]).write_text("**/xfm/\n", encoding="utf-8")
     files = {file.name: Path(rename(file.name)) for file in sorted(folder.iterdir())}
     if document["dimension"] == 3:
-        images = [str(path.absolute()) for path in (request.fixed_image, request.moving_image) if path]
+        images = [
+            str(path.absolute()) for path in (request.fixed_image, request.moving_image) if path
+        ]
         home = (place / rename(SCRIPT)).parent.absolute()
-        script = slicer_script(str(home), [(usual, there.name) for usual, there in files.items()], images)
+        script = slicer_script(
+            str(home), [(usual, there.name) for usual, there in files.items()], images
+        )
         (folder / SCRIPT).write_text(script, encoding="utf-8")
         files[SCRIPT] = Path(rename(SCRIPT))
-    pictures = (OVERVIEW,) if (folder / f"jacobian{map_suffix(document['dimension'])}").exists() else ()
+    pictures = (
+        (OVERVIEW,) if (folder / f"jacobian{map_suffix(document['dimension'])}").exists() else ()
+    )
     for name in (*((*pictures, REPORT) if request.report else ()), SUMMARY):
         files[name] = Path(rename(name))
     own = {usual: there for usual, there in files.items() if usual not in SHARED}
@@ -267,17 +331,26 @@ def _write_for_others(request: Request, folder: Path, place: Path, document: Any
 
 
 def _origin(request: Request, images: Images) -> dict[str, Any]:
-    """Where the result comes from, and the grids that the maps were made on: `kunita warp` uses the same."""
+    """Where the result comes from, and the grids that the maps were made on: `kunita warp` uses the
+    same.
+    """
     paths = {"moving": request.moving_image, "fixed": request.fixed_image}
     grids = {"moving": _grid(images.moving), "fixed": _grid(images.fixed)}
     inputs = {
-        "moving": request.moving, "fixed": request.fixed, "moving_image": request.moving_image,
-        "fixed_image": request.fixed_image, "labels": request.labels, "targets": request.targets_file,
+        "moving": request.moving,
+        "fixed": request.fixed,
+        "moving_image": request.moving_image,
+        "fixed_image": request.fixed_image,
+        "labels": request.labels,
+        "targets": request.targets_file,
         "prior": request.prior,
-    }  # fmt: skip
+    }
     return {
         "images": {side: str(path) if path else None for side, path in paths.items()},
-        "grids": {side: grid and {"shape": grid.shape, "affine": grid.affine} for side, grid in grids.items()},
+        "grids": {
+            side: grid and {"shape": grid.shape, "affine": grid.affine}
+            for side, grid in grids.items()
+        },
         **provenance(inputs, request.command),
     }
 
@@ -291,4 +364,6 @@ def _points_name(stem: str, dimension: int) -> str:
 
 
 def _target_name(path: Path, dimension: int) -> str:
-    return f"targets{path.suffix.lower()}" if is_geometry(path) else _points_name("targets", dimension)
+    return (
+        f"targets{path.suffix.lower()}" if is_geometry(path) else _points_name("targets", dimension)
+    )

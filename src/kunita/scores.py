@@ -19,7 +19,9 @@ LEAST_CASES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Of a set of predictions: mean error, mm; share of truths inside each region; mean negative log density."""
+    """Of a set of predictions: mean error, mm; share of truths inside each region; mean negative
+    log density.
+    """
 
     error_mm: float
     coverage: tuple[float, ...]
@@ -27,10 +29,14 @@ class Scores:
 
 
 def scores(errors: np.ndarray, squared: np.ndarray, covariances: np.ndarray) -> Scores:
-    """Score (n,) distances, (n,) squared standardised errors and the (n, d, d) covariances that were predicted."""
+    """Score (n,) distances, (n,) squared standardised errors and the (n, d, d) covariances that
+    were predicted.
+    """
     within = covered(pit(squared, covariances.shape[-1]), LEVELS).mean(axis=0)
     return Scores(
-        float(np.mean(errors)), tuple(float(share) for share in within), float(log_scores(squared, covariances).mean())
+        float(np.mean(errors)),
+        tuple(float(share) for share in within),
+        float(log_scores(squared, covariances).mean()),
     )
 
 
@@ -40,7 +46,7 @@ def log_scores(squared: np.ndarray, covariances: np.ndarray) -> np.ndarray:
     return 0.5 * (squared + np.linalg.slogdet(covariances)[1] + d * np.log(2 * np.pi))
 
 
-# --------------------------------------------------------------------------------------------------------- predictions
+# -------------------------------------------------------------------------------------- predictions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,23 +93,33 @@ class Predictions:
         return np.sqrt(np.trace(self.covariances, axis1=1, axis2=2) / self.means.shape[1])
 
 
-# --------------------------------------------------------------------------------------------------------- calibration
+# -------------------------------------------------------------------------------------- calibration
 
 
 def pit(squared: np.ndarray, dimension: int) -> np.ndarray:
-    """Probability integral transform F_χ²(eᵀC⁻¹e; d): uniform on [0, 1] if the predictions are calibrated."""
+    """Probability integral transform F_χ²(eᵀC⁻¹e; d): uniform on [0, 1] if the predictions are
+    calibrated.
+    """
     return gammainc(dimension / 2, squared / 2)  # the distribution function of χ²
 
 
 def covered(transformed: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:
-    """(n, l) whether each point is inside its region of each probability; the mean over points is the coverage."""
+    """(n, l) whether each point is inside its region of each probability; the mean over points is
+    the coverage.
+    """
     return transformed[:, None] <= np.array(levels)
 
 
-def honest_coverage(n: int, levels: np.ndarray, probability: float) -> tuple[np.ndarray, np.ndarray]:
-    """Between which shares of n independent, honest regions of each level hold, with this probability: binomial."""
+def honest_coverage(
+    n: int, levels: np.ndarray, probability: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Between which shares of n independent, honest regions of each level hold, with this
+    probability: binomial.
+    """
     inner = np.clip(levels, 1e-9, 1 - 1e-9)
-    ends = [_binomial_quantile(q, n, inner) / n for q in (0.5 - probability / 2, 0.5 + probability / 2)]
+    ends = [
+        _binomial_quantile(q, n, inner) / n for q in (0.5 - probability / 2, 0.5 + probability / 2)
+    ]
     return ends[0], ends[1]
 
 
@@ -113,13 +129,19 @@ def _binomial_quantile(q: float, n: int, p: np.ndarray) -> np.ndarray:
     return np.where((k > 0) & (bdtr(np.maximum(k - 1, 0), n, p) >= q), k - 1, np.maximum(k, 0))
 
 
-def calibration_error(coverage: np.ndarray, levels: tuple[float, ...] = CALIBRATION_LEVELS) -> np.ndarray | np.floating:
-    """Mean over the levels, along the last axis, of |coverage − level|: 0 if honest, at most about ½."""
+def calibration_error(
+    coverage: np.ndarray, levels: tuple[float, ...] = CALIBRATION_LEVELS
+) -> np.ndarray | np.floating:
+    """Mean over the levels, along the last axis, of |coverage − level|: 0 if honest, at most about
+    ½.
+    """
     return np.abs(coverage - np.array(levels)).mean(axis=-1)
 
 
 def rank_correlation(stds: np.ndarray, errors: np.ndarray) -> float | None:
-    """Spearman's: whether errors are large where they were expected to be; None where no difference was expected."""
+    """Spearman's: whether errors are large where they were expected to be; None where no difference
+    was expected.
+    """
     if np.ptp(stds) <= 1e-12 * np.max(stds):
         return None
     from scipy.stats import spearmanr  # takes long to import
@@ -133,7 +155,8 @@ class Sparsification:
 
     Args:
         fractions: (n,) set aside, 0 … (n − 1)/n.
-        remaining_mm: (n,) mean error of the rest, where those with the largest predicted sd go first.
+        remaining_mm: (n,) mean error of the rest, where those with the largest predicted sd go
+            first.
         oracle_mm: (n,) the same where those with the largest error go first: no order does better.
     """
 
@@ -149,22 +172,29 @@ class Sparsification:
 
 
 def sparsification(errors: np.ndarray, stds: np.ndarray) -> Sparsification:
-    """Set aside the least sure predictions one by one; which of equally sure ones goes first is left to chance."""
+    """Set aside the least sure predictions one by one; which of equally sure ones goes first is
+    left to chance.
+    """
     _, group = np.unique(stds, return_inverse=True)
-    expected = (np.bincount(group, errors) / np.bincount(group))[group]  # of any that is taken from a group of ties
+    expected = (np.bincount(group, errors) / np.bincount(group))[
+        group
+    ]  # of any that is taken from a group of ties
     kept = np.arange(1, len(errors) + 1)
     remaining, oracle = (
-        np.cumsum(values)[::-1] / kept[::-1] for values in (expected[np.argsort(stds)], np.sort(errors))
+        np.cumsum(values)[::-1] / kept[::-1]
+        for values in (expected[np.argsort(stds)], np.sort(errors))
     )
     return Sparsification(1 - kept[::-1] / len(errors), remaining, oracle)
 
 
-# ----------------------------------------------------------------------------------------------------------- intervals
+# ---------------------------------------------------------------------------------------- intervals
 
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A mean, and the 95 % interval of a bootstrap over cases; no interval where the cases are too few."""
+    """A mean, and the 95 % interval of a bootstrap over cases; no interval where the cases are too
+    few.
+    """
 
     value: float
     low: float | None
@@ -177,7 +207,9 @@ class Interval:
 
 
 def case_draws(num_cases: int, seed: int, resamples: int = RESAMPLES) -> np.ndarray:
-    """(r, k) cases drawn with replacement: landmarks share a registration and a patient, so cases are what varies."""
+    """(r, k) cases drawn with replacement: landmarks share a registration and a patient, so cases
+    are what varies.
+    """
     return np.random.default_rng(seed).integers(num_cases, size=(resamples, num_cases))
 
 

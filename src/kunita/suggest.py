@@ -34,7 +34,9 @@ def suggest(args: Namespace) -> int:
         inside = _labels(args, reg.moving.dimension, console)
         progress = tell("looking for places")
         try:
-            found = suggest_landmarks(reg, inside=inside, label=args.label, noise=args.noise, progress=progress)
+            found = suggest_landmarks(
+                reg, inside=inside, label=args.label, noise=args.noise, progress=progress
+            )
         except ImageError as error:
             raise FileError(f"{args.inside}: {error}") from error
         for remark in found.remarks:
@@ -52,7 +54,9 @@ def _check_outputs(args: Namespace) -> None:
         if path:
             check_writable(path, overwrite=args.overwrite)
     if args.figure and args.figure.suffix.lower() not in PICTURES:
-        raise FileError.at(args.figure, None, f"a name that ends in {', '.join(PICTURES)}", args.figure.name)
+        raise FileError.at(
+            args.figure, None, f"a name that ends in {', '.join(PICTURES)}", args.figure.name
+        )
 
 
 def _labels(args: Namespace, dimension: int, console: Console) -> Image | None:
@@ -64,7 +68,9 @@ def _labels(args: Namespace, dimension: int, console: Console) -> Image | None:
     check_dimension(args.inside, labels.grid.dimension, dimension)
     moving, fixed = (recorded_grid(args.result, side) for side in ("moving", "fixed"))
     if same_place(labels.grid, fixed) and moving is not None and not same_place(moving, fixed):
-        console.warn(f"{args.inside} lies on the grid of the fixed image; labels of the moving space were expected")
+        console.warn(
+            f"{args.inside} lies on the grid of the fixed image; labels of the moving space were expected"
+        )
     return labels
 
 
@@ -95,7 +101,9 @@ def _lines(args: Namespace, found: Any) -> Iterator[str]:
     yield f"Where one more landmark would help most ({_region(args)}; marks with sd {found.noise_mm:.2g} mm)"
     yield f"  mean 95 % radius of the region now: {found.before_mm:.2f} mm"
     for number, place in enumerate(found.places, start=1):
-        moving, fixed = (", ".join(f"{x:.1f}" for x in point) for point in (place.moving, place.fixed))
+        moving, fixed = (
+            ", ".join(f"{x:.1f}" for x in point) for point in (place.moving, place.fixed)
+        )
         together = f", {place.together_mm:.2f} mm with those above" if number > 1 else ""
         yield f"  {number}. moving ({moving}) {frame}; look for it within {place.radius95_mm:.1f} mm of fixed ({fixed})"
         yield (

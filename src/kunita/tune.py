@@ -23,7 +23,9 @@ from kunita.prior import Prior
 
 
 def tune(args: Namespace) -> int:
-    """`kunita tune`: read the cases, maximise their summed evidence, write prior.json and the page about it."""
+    """`kunita tune`: read the cases, maximise their summed evidence, write prior.json and the page
+    about it.
+    """
     console = Console(quiet=args.quiet, as_json=args.json)
     lesson = Lesson(args.kernel, args.scales, None, args.align, args.model, args.scale_noise)
     page = None if args.no_report else _page_path(args.out)
@@ -40,7 +42,14 @@ def tune(args: Namespace) -> int:
                 console.warn(remark)
             write_prior(args.out, prior, overwrite=args.overwrite)
             if page is not None:
-                _write_page(page, prior, lesson, cases, args, tell("registering the cases with it, for the page"))
+                _write_page(
+                    page,
+                    prior,
+                    lesson,
+                    cases,
+                    args,
+                    tell("registering the cases with it, for the page"),
+                )
     document = plain({**prior_document(prior), "out": str(args.out), "report": page and str(page)})
     console.answer("\n".join(_lines(prior, args, page)), document)
     return ExitStatus.DONE if prior.converged else ExitStatus.NOT_CONVERGED
@@ -56,9 +65,16 @@ def _page_path(out: Path) -> Path:
 
 
 def _write_page(
-    page: Path, prior: Prior, lesson: Lesson, cases: tuple[Case, ...], args: Namespace, progress: Progress
+    page: Path,
+    prior: Prior,
+    lesson: Lesson,
+    cases: tuple[Case, ...],
+    args: Namespace,
+    progress: Progress,
 ) -> None:
-    """Register all cases with the prior, in as many rows as the largest has, and write the page about them."""
+    """Register all cases with the prior, in as many rows as the largest has, and write the page
+    about them.
+    """
     from kunita.report.cohort_files import cohort_origin
     from kunita.report.cohort_page import Learned, prior_page
 

@@ -15,7 +15,9 @@ from kunita.io.geometry_files.files import write_geometry
 from kunita.io.landmark_files.files import write_landmarks
 
 SHAPE = (20, 18, 16)
-AFFINE = np.array([[-3.0, 0.0, 0.0, 25.0], [0.0, 3.2, 0.0, 40.0], [0.0, 0.0, 3.5, -20.0], [0.0, 0.0, 0.0, 1.0]])
+AFFINE = np.array(
+    [[-3.0, 0.0, 0.0, 25.0], [0.0, 3.2, 0.0, 40.0], [0.0, 0.0, 3.5, -20.0], [0.0, 0.0, 0.0, 1.0]]
+)
 GRID = kunita.Grid(SHAPE, AFFINE)
 NAMES = tuple(f"mark {i}, µ" for i in range(16))
 KERNEL = ("--length-scale", "25", "--amplitude", "4", "--noise", "0.7")
@@ -58,14 +60,21 @@ def write_case(folder: pathlib.Path) -> None:
         for suffix in (".mrk.json", ".csv", ".tag"):
             write_landmarks(folder / f"{side}{suffix}", points)
     write_landmarks(folder / "both.tag", (moving, fixed))
-    write_landmarks(folder / "targets.csv", kunita.Landmarks(moving.points[:3] + 2.0, ["a", "b", "c"]))
+    write_landmarks(
+        folder / "targets.csv", kunita.Landmarks(moving.points[:3] + 2.0, ["a", "b", "c"])
+    )
     rng = np.random.default_rng(1)
     for name in ("moving", "fixed"):
-        kunita.write_image(folder / f"{name}.nii.gz", kunita.Image(rng.integers(1, 999, SHAPE, np.int16), AFFINE))
+        kunita.write_image(
+            folder / f"{name}.nii.gz", kunita.Image(rng.integers(1, 999, SHAPE, np.int16), AFFINE)
+        )
     marked = np.zeros(SHAPE, np.uint8)
     marked[6:12, 6:12, 5:10] = 3
     kunita.write_image(folder / "labels.nii.gz", kunita.Image(marked, AFFINE))
-    write_geometry(folder / "mesh.vtk", Mesh(moving.points[:4], faces=cells_of(np.array([[0, 1, 2], [1, 2, 3]]))))
+    write_geometry(
+        folder / "mesh.vtk",
+        Mesh(moving.points[:4], faces=cells_of(np.array([[0, 1, 2], [1, 2, 3]]))),
+    )
     write_geometry(folder / "lines.trk", Streamlines(moving.points[:9], [4, 5]), reference=GRID)
 
 
@@ -86,9 +95,17 @@ def write_flat_case(folder: pathlib.Path) -> None:
 
 def images(case: pathlib.Path) -> tuple:
     """Options for both images: on their grids the transforms are small, and nothing else is drawn."""
-    return "--moving-image", case / "moving.nii.gz", "--fixed-image", case / "fixed.nii.gz", "--no-report"
+    return (
+        "--moving-image",
+        case / "moving.nii.gz",
+        "--fixed-image",
+        case / "fixed.nii.gz",
+        "--no-report",
+    )
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
     """Everything below a folder, hidden files included."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }

@@ -1,4 +1,5 @@
-"""One case as the files that a user has, and one result of it, for all tests of the command line in a process."""
+"""One case as the files that a user has, and one result of it, for all tests of the command line in
+a process."""
 
 import jax
 import pytest

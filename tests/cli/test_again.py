@@ -1,4 +1,5 @@
-"""The program itself, twice: the second process takes its programs from the user's cache, and every number is equal."""
+"""The program itself, twice: the second process takes its programs from the user's cache, and every
+number is equal."""
 
 import json
 import os
@@ -25,7 +26,11 @@ def numbers(out):
         del summary[of_the_run]
     with h5py.File(out / "forward_xfm.h5") as file:
         vectors = file["TransformGroup/2/TransformParameters"][:]
-    return summary, *((out / name).read_text() for name in ("landmarks.csv", "carried.csv")), vectors
+    return (
+        summary,
+        *((out / name).read_text() for name in ("landmarks.csv", "carried.csv")),
+        vectors,
+    )
 
 
 @pytest.mark.slow
@@ -34,12 +39,25 @@ def test_a_second_run_takes_its_programs_from_the_cache_and_gives_the_same_numbe
     sides = case / "moving.mrk.json", case / "fixed.mrk.json"
     kept = []
     for out in outs:
-        ended = program(cache, "register", *sides, "--fixed-image", case / "fixed.nii.gz", "--out", out, "--no-report")
+        ended = program(
+            cache,
+            "register",
+            *sides,
+            "--fixed-image",
+            case / "fixed.nii.gz",
+            "--out",
+            out,
+            "--no-report",
+        )
         assert ended.returncode == 0
         assert "warning" not in ended.stderr
         assert "written" in ended.stdout  # nothing is lost, though the program ends at once
-        assert program(cache, "predict", out, sides[0], "--out", out / "carried.csv").returncode == 0
-        kept.append({path.name: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()})
+        assert (
+            program(cache, "predict", out, sides[0], "--out", out / "carried.csv").returncode == 0
+        )
+        kept.append(
+            {path.name: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
+        )
     assert kept[0] == kept[1]
     assert len(kept[0]) > 5
     first, second = map(numbers, outs)
@@ -59,7 +77,14 @@ def test_a_reader_that_goes_away_costs_nothing_but_the_text(case, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
     out = tmp_path / "converted.csv"
-    command = [sys.executable, "-m", "kunita.cli", "convert", str(case / "moving.mrk.json"), str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "kunita.cli",
+        "convert",
+        str(case / "moving.mrk.json"),
+        str(out),
+    ]
     ended = subprocess.run(command, stdout=writing, stderr=writing, check=False)
     os.close(writing)
     assert ended.returncode == 0

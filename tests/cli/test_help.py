@@ -9,7 +9,17 @@ import pytest
 
 from cli.cases import kunita_command
 
-HEAVY = ("jax", "numpy", "scipy", "SimpleITK", "nibabel", "matplotlib", "vtkmodules", "h5py", "rich")
+HEAVY = (
+    "jax",
+    "numpy",
+    "scipy",
+    "SimpleITK",
+    "nibabel",
+    "matplotlib",
+    "vtkmodules",
+    "h5py",
+    "rich",
+)
 
 READING = ("--frame", "--spacing", "--format")
 TALKING = ("--json", "--quiet")
@@ -51,7 +61,10 @@ def test_the_help_lists_every_command_the_exit_statuses_and_what_the_software_is
     assert (ended.status, ended.err) == (0, "")
     assert [name for name in OPTIONS if not re.search(rf"^ +{name}\b", ended.out, re.M)] == []
     assert "Not for clinical decisions" in ended.out
-    assert all(status in ended.out for status in ("0 done", "1 a bug", "2 the input was refused", "3 the fit"))
+    assert all(
+        status in ended.out
+        for status in ("0 done", "1 a bug", "2 the input was refused", "3 the fit")
+    )
 
 
 def test_help_and_refused_options_import_nothing_heavy():

@@ -44,9 +44,12 @@ def earlier(result, tmp_path):
 
 @pytest.fixture
 def small_disk():
-    """A function that limits the size of files; the limit goes with the test. Compiled programs, which it would cut
-    off, are not kept."""
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    """A function that limits the size of files; the limit goes with the test. Compiled programs,
+    which it would cut off, are not kept."""
+    before, handler = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
     kept = jax.config.jax_persistent_cache_min_compile_time_secs
     jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -56,7 +59,9 @@ def small_disk():
 
 
 @pytest.mark.parametrize("size", [100, 20_000, 80_000])
-def test_no_space_for_the_record_is_one_line_and_the_earlier_result_stays(size, case, earlier, small_disk):
+def test_no_space_for_the_record_is_one_line_and_the_earlier_result_stays(
+    size, case, earlier, small_disk
+):
     before = contents(earlier)
     small_disk(size)
     ended = kunita_command(*words(case, earlier))
@@ -72,9 +77,15 @@ WRITERS = {
     "points as JSON": ("predict {result} {case}/moving.csv --out {out}/p.mrk.json", 2000),
     "a mesh": ("predict {result} {case}/mesh.vtk --out {out}/m.vtk", 200),
     "streamlines": ("predict {result} {case}/lines.trk --out {out}/l.trk", 1100),
-    "a compressed map": ("uncertainty {result} --reference {case}/fixed.nii.gz --out {out}/u.nii.gz", 9000),
+    "a compressed map": (
+        "uncertainty {result} --reference {case}/fixed.nii.gz --out {out}/u.nii.gz",
+        9000,
+    ),
     "a map": ("uncertainty {result} --reference {case}/fixed.nii.gz --out {out}/u.nii", 9000),
-    "covariances": ("uncertainty {result} --what cov --reference {case}/fixed.nii.gz --out {out}/u.nii.gz", 9000),
+    "covariances": (
+        "uncertainty {result} --what cov --reference {case}/fixed.nii.gz --out {out}/u.nii.gz",
+        9000,
+    ),
     "an image of ITK": ("warp {result} {case}/moving.nii.gz --out {out}/w.nrrd", 2000),
     "a warped image": ("warp {result} {case}/moving.nii.gz --out {out}/w.nii.gz", 2000),
     "a table": ("convert {case}/moving.csv {out}/c.tsv", 200),
@@ -82,7 +93,9 @@ WRITERS = {
 
 
 @pytest.mark.parametrize(("command", "size"), WRITERS.values(), ids=WRITERS)
-def test_no_space_for_a_file_is_one_line_and_leaves_nothing(command, size, case, result, tmp_path, small_disk):
+def test_no_space_for_a_file_is_one_line_and_leaves_nothing(
+    command, size, case, result, tmp_path, small_disk
+):
     typed = [part.format(case=case, result=result, out=tmp_path) for part in command.split()]
     small_disk(size)
     ended = kunita_command(*typed, "--quiet")
@@ -98,7 +111,9 @@ def process(code, *arguments):
     environment = {
         **os.environ,
         "JAX_COMPILATION_CACHE_DIR": cache,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(jax.config.jax_persistent_cache_min_compile_time_secs),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(
+            jax.config.jax_persistent_cache_min_compile_time_secs
+        ),
     }
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, env=environment
@@ -120,7 +135,9 @@ MOMENTS = ("registration.h5", "uncertainty_fc.nii.gz", "summary.json")
 
 
 @pytest.mark.slow
-def test_a_kill_while_any_file_is_written_leaves_one_whole_result_and_the_next_run_tidies_up(case, earlier):
+def test_a_kill_while_any_file_is_written_leaves_one_whole_result_and_the_next_run_tidies_up(
+    case, earlier
+):
     before = contents(earlier)
     for moment in MOMENTS:
         running = process(COMMAND, *words(case, earlier, "--no-report"))
@@ -129,7 +146,9 @@ def test_a_kill_while_any_file_is_written_leaves_one_whole_result_and_the_next_r
         running.kill()
         running.communicate()
         if running.returncode == -signal.SIGKILL:
-            assert "registration" in kunita_command("info", earlier, "--json").out  # this settles what was left
+            assert (
+                "registration" in kunita_command("info", earlier, "--json").out
+            )  # this settles what was left
         found = contents(earlier)
         assert found == before or set(found) == set(json.loads(found["summary.json"])["files"])
         assert kunita.load(earlier / "registration.h5").converged

@@ -13,12 +13,12 @@ import pytest
 from cli.cases import kunita_command
 from kunita.cohort.study import PAPER, Trained, study
 from kunita.cohort.study_findings import OWN, Learning
-from kunita.data.cohort import generated_cohort
 from kunita.errors import ExitStatus
 from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.prior_files import write_prior
 from kunita.kernels import Gaussian
 from kunita.loo import FILES, Settings, experiment_of, unconverged
+from kunita.phantoms.cohorts import generated_cohort
 from kunita.prior import Prior
 
 METHODS = ["none", "rigid", "affine", "tps", "paper", "small", OWN]
@@ -61,7 +61,9 @@ def test_everything_is_written_and_nothing_else(finished):
     out, ended = finished
     assert ended.status == ExitStatus.DONE, ended.err
     assert {path.name for path in out.iterdir()} == set(FILES)
-    assert set(json.loads((out / "loo.json").read_text(encoding="utf-8"))["files"]) == set(FILES) - {"loo.json"}
+    assert set(json.loads((out / "loo.json").read_text(encoding="utf-8"))["files"]) == set(
+        FILES
+    ) - {"loo.json"}
 
 
 def test_the_printed_document_has_what_scripts_rely_on(finished):
@@ -80,8 +82,14 @@ def test_tables_and_document_say_the_same(finished):
     printed, methods = json.loads(ended.out), rows(out / "methods.csv")
     assert [row["method"] for row in methods] == METHODS
     assert float(methods[-1]["error_mm"]) == pytest.approx(printed["error_mm"], rel=1e-5)
-    marks = [row for row in rows(out / "landmarks.csv") if row["method"] == OWN and row["left_out"] == "alone"]
-    assert np.mean([float(row["error_mm"]) for row in marks]) == pytest.approx(printed["error_mm"], rel=1e-5)
+    marks = [
+        row
+        for row in rows(out / "landmarks.csv")
+        if row["method"] == OWN and row["left_out"] == "alone"
+    ]
+    assert np.mean([float(row["error_mm"]) for row in marks]) == pytest.approx(
+        printed["error_mm"], rel=1e-5
+    )
     cases = [row for row in rows(out / "cases.csv") if row["method"] == OWN]
     assert [row["learned_on"] for row in cases] == ["2"] * 3
     assert len({row["amplitude_mm"] for row in cases}) == 3  # each learned on other cases
@@ -94,7 +102,10 @@ def test_the_page_has_every_case_and_the_checksums_of_what_went_in(finished, tab
     for k, case in enumerate(generated_cohort(3, counts=(12, 12))):
         assert f'id="case-{k + 1}"><summary><b>{case.name}</b>' in page
         for side in ("moving", "fixed"):
-            assert hashlib.sha256((table.parent / f"{case.name}_{side}.csv").read_bytes()).hexdigest() in page
+            assert (
+                hashlib.sha256((table.parent / f"{case.name}_{side}.csv").read_bytes()).hexdigest()
+                in page
+            )
 
 
 def test_without_a_report_an_earlier_one_does_not_stay(finished, table, tmp_path):
@@ -110,7 +121,9 @@ def test_without_a_report_an_earlier_one_does_not_stay(finished, table, tmp_path
 
 def test_processes_change_no_byte(finished, table, tmp_path):
     out, _ = finished
-    ended = kunita_command("loo", table, "--out", tmp_path / "spread", "--fast", "--quiet", "--workers", "2")
+    ended = kunita_command(
+        "loo", table, "--out", tmp_path / "spread", "--fast", "--quiet", "--workers", "2"
+    )
     assert ended.status == ExitStatus.DONE, ended.err
     for name in TEXTS:
         assert (tmp_path / "spread" / name).read_bytes() == (out / name).read_bytes(), name
@@ -119,12 +132,22 @@ def test_processes_change_no_byte(finished, table, tmp_path):
 def test_a_given_prior_serves_all_cases_and_nothing_is_learned(table, tmp_path):
     write_prior(tmp_path / "prior.json", Prior(Gaussian(30.0, 2.0), 0.9, cases=("x", "y")))
     ended = kunita_command(
-        "loo", table, "--out", tmp_path / "new", "--prior", tmp_path / "prior.json", "--fast", "--common-noise"
+        "loo",
+        table,
+        "--out",
+        tmp_path / "new",
+        "--prior",
+        tmp_path / "prior.json",
+        "--fast",
+        "--common-noise",
     )
     assert ended.status == ExitStatus.DONE, ended.err
     assert "nothing was learned here" in ended.out
     own = [row for row in rows(tmp_path / "new" / "cases.csv") if row["method"] in ("small", OWN)]
-    learned = {(row["length_scale_mm"], row["amplitude_mm"], row["noise_mm"], row["learned_on"]) for row in own}
+    learned = {
+        (row["length_scale_mm"], row["amplitude_mm"], row["noise_mm"], row["learned_on"])
+        for row in own
+    }
     assert learned == {("30", "2", "0.9", "2")}
 
 
@@ -171,7 +194,11 @@ def test_fits_that_did_not_converge_are_counted():
     whole = experiment_of(found, Settings("cases.tsv"), Learning.GIVEN)
     lost = dataclasses.replace(found[-1].alone, converged=np.arange(12) > 2)
     some = experiment_of(
-        (*found[:-1], dataclasses.replace(found[-1], alone=lost)), Settings("cases.tsv"), Learning.GIVEN
+        (*found[:-1], dataclasses.replace(found[-1], alone=lost)),
+        Settings("cases.tsv"),
+        Learning.GIVEN,
     )
     assert (unconverged(whole), unconverged(some)) == (0, 3)
-    assert any("3 predictions come from fits that did not converge" in finding for finding in some.findings)
+    assert any(
+        "3 predictions come from fits that did not converge" in finding for finding in some.findings
+    )

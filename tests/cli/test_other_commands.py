@@ -21,19 +21,25 @@ CARRIED = {"moving.csv": "out.mrk.json", "mesh.vtk": "out.vtp", "lines.trk": "ou
 
 def points_in(path):
     return (
-        read_geometry(path).points if path.suffix in (".vtk", ".vtp", ".trk", ".tck") else read_landmarks(path).points
+        read_geometry(path).points
+        if path.suffix in (".vtk", ".vtp", ".trk", ".tck")
+        else read_landmarks(path).points
     )
 
 
 @pytest.mark.parametrize(("name", "out"), CARRIED.items())
 @pytest.mark.parametrize("way", [(), ("--inverse",)])
-def test_predict_carries_every_kind_of_points_as_the_posterior_does(name, out, way, case, result, tmp_path):
+def test_predict_carries_every_kind_of_points_as_the_posterior_does(
+    name, out, way, case, result, tmp_path
+):
     ended = kunita_command("predict", result, case / name, "--out", tmp_path / out, *way, "--json")
     posterior = kunita.load(result / "registration.h5").posterior
     given = points_in(case / name)
     expected = posterior.inverse(given) if way else posterior.predict(given)
     assert ended.status == 0
-    np.testing.assert_allclose(points_in(tmp_path / out), expected.mean, atol=1e-3)  # .tck holds 32 bits
+    np.testing.assert_allclose(
+        points_in(tmp_path / out), expected.mean, atol=1e-3
+    )  # .tck holds 32 bits
     document = json.loads(ended.out)
     assert (document["n"], document["space"]) == (len(given), "moving" if way else "fixed")
     assert document["max_radius95_mm"] == pytest.approx(expected.radius(0.95).max(), rel=1e-6)
@@ -57,14 +63,23 @@ def test_predicted_landmarks_keep_their_names_and_gain_covariances(case, result,
 
 
 @pytest.mark.parametrize(
-    ("option", "way"), [((), "linear"), (("--nearest",), "nearest"), (("--cubic",), "cubic")], ids=lambda v: str(v)
+    ("option", "way"),
+    [((), "linear"), (("--nearest",), "nearest"), (("--cubic",), "cubic")],
+    ids=lambda v: str(v),
 )
 @pytest.mark.parametrize("inverse", [False, True])
-def test_warp_uses_the_registered_grid_and_equals_warp_image(option, way, inverse, case, result, tmp_path):
+def test_warp_uses_the_registered_grid_and_equals_warp_image(
+    option, way, inverse, case, result, tmp_path
+):
     side, back = ("fixed", ("--inverse",)) if inverse else ("moving", ())
-    ended = kunita_command("warp", result, case / f"{side}.nii.gz", "--out", tmp_path / "w.nii.gz", *option, *back)
+    ended = kunita_command(
+        "warp", result, case / f"{side}.nii.gz", "--out", tmp_path / "w.nii.gz", *option, *back
+    )
     assert ended.status == 0, ended.err
-    found, image = kunita.read_image(tmp_path / "w.nii.gz"), kunita.read_image(case / f"{side}.nii.gz")
+    found, image = (
+        kunita.read_image(tmp_path / "w.nii.gz"),
+        kunita.read_image(case / f"{side}.nii.gz"),
+    )
     reg = kunita.load(result / "registration.h5")
     onto = kunita.read_image(case / f"{'moving' if inverse else 'fixed'}.nii.gz")
     expected = kunita.warp_image(reg, image, onto, interpolation=way, inverse=inverse)
@@ -75,17 +90,30 @@ def test_warp_uses_the_registered_grid_and_equals_warp_image(option, way, invers
 
 def test_warp_without_options_makes_the_image_that_register_wrote(case, result, tmp_path):
     kunita_command("warp", result, case / "moving.nii.gz", "--out", tmp_path / "w.nii.gz")
-    found, there = kunita.read_image(tmp_path / "w.nii.gz"), kunita.read_image(result / "warped.nii.gz")
-    different = found.data != there.data  # two splines of the same map, both within its tolerance: rounding may differ
+    found, there = (
+        kunita.read_image(tmp_path / "w.nii.gz"),
+        kunita.read_image(result / "warped.nii.gz"),
+    )
+    different = (
+        found.data != there.data
+    )  # two splines of the same map, both within its tolerance: rounding may differ
     assert different.mean() < 0.02
     assert np.abs(found.data.astype(int) - there.data).max() <= 1
 
 
 def test_warp_takes_the_grid_of_a_reference_and_nearest_keeps_the_labels(case, result, tmp_path):
     kunita.write_image(
-        tmp_path / "ref.nrrd", kunita.Image(np.zeros((9, 8, 7), np.float32), AFFINE @ np.diag([2.0, 2.0, 2.0, 1.0]))
+        tmp_path / "ref.nrrd",
+        kunita.Image(np.zeros((9, 8, 7), np.float32), AFFINE @ np.diag([2.0, 2.0, 2.0, 1.0])),
     )
-    words = ("warp", result, case / "labels.nii.gz", "--nearest", "--reference", tmp_path / "ref.nrrd")
+    words = (
+        "warp",
+        result,
+        case / "labels.nii.gz",
+        "--nearest",
+        "--reference",
+        tmp_path / "ref.nrrd",
+    )
     assert kunita_command(*words, "--out", tmp_path / "w.mha").status == 0
     found = kunita.read_image(tmp_path / "w.mha")
     assert found.grid.shape == (9, 8, 7)
@@ -94,7 +122,14 @@ def test_warp_takes_the_grid_of_a_reference_and_nearest_keeps_the_labels(case, r
 
 @pytest.mark.parametrize("what", ["fc", "std", "radius", "cov", "jacobian"])
 def test_a_map_of_uncertainty_is_the_one_that_register_wrote(what, case, result, tmp_path):
-    words = ("uncertainty", result, "--reference", case / "fixed.nii.gz", "--out", tmp_path / "u.nii.gz")
+    words = (
+        "uncertainty",
+        result,
+        "--reference",
+        case / "fixed.nii.gz",
+        "--out",
+        tmp_path / "u.nii.gz",
+    )
     ended = kunita_command(*words, "--what", what, "--json")
     assert ended.status == 0
     assert json.loads(ended.out)["what"] == what
@@ -110,13 +145,20 @@ def test_raters_are_pooled_into_their_middle_with_covariances(tmp_path):
     ended = kunita_command("pool", *files, "--out", tmp_path / "p.mrk.json", "--json")
     document = json.loads(ended.out)
     assert (ended.status, document["n_raters"], document["n_landmarks"]) == (0, 5, 32)
-    pooled, raters = read_landmarks(tmp_path / "p.mrk.json"), [read_landmarks(file) for file in files]
+    pooled, raters = (
+        read_landmarks(tmp_path / "p.mrk.json"),
+        [read_landmarks(file) for file in files],
+    )
     marks = np.stack([[r.points[r.names.index(name)] for name in pooled.names] for r in raters])
     away = np.linalg.norm(pooled.points - np.median(marks, axis=0), axis=1)
     assert np.median(away) < 0.5
     assert np.all(np.linalg.eigvalsh(pooled.covariances) > 0)
-    single = kunita_command("pool", *files, "--out", tmp_path / "q.csv", "--json", "--spread", "rater")
-    assert json.loads(single.out)["sd_mm"] > 1.5 * document["sd_mm"]  # √5 times, less what is shrunk
+    single = kunita_command(
+        "pool", *files, "--out", tmp_path / "q.csv", "--json", "--spread", "rater"
+    )
+    assert (
+        json.loads(single.out)["sd_mm"] > 1.5 * document["sd_mm"]
+    )  # √5 times, less what is shrunk
 
 
 WRITABLE = {"mrk.json": "a.mrk.json", "fcsv": "a.fcsv", "tag": "a.tag", "csv": "a.csv", "tsv": "a.tsv",
@@ -132,27 +174,40 @@ def test_points_survive_conversion_between_any_two_formats(first, second, case, 
         folder.mkdir()
     steps = (
         (case / "moving.csv", one / WRITABLE[first], ("--to", first)),
-        (one / WRITABLE[first], two / WRITABLE[second], ("--to", second, *READ_BACK.get(first, ()))),
+        (
+            one / WRITABLE[first],
+            two / WRITABLE[second],
+            ("--to", second, *READ_BACK.get(first, ())),
+        ),
         (two / WRITABLE[second], back / "b.csv", READ_BACK.get(second, ())),
     )
     for source, goal, options in steps:
         ended = kunita_command("convert", source, goal, *options, "--quiet")
         assert ended.status == 0, ended.err
-    np.testing.assert_allclose(read_landmarks(back / "b.csv").points, landmarks()[0].points, atol=2e-4)
+    np.testing.assert_allclose(
+        read_landmarks(back / "b.csv").points, landmarks()[0].points, atol=2e-4
+    )
 
 
 @pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd", ".mha"])
 def test_images_survive_conversion(suffix, case, tmp_path):
     ended = kunita_command("convert", case / "moving.nii.gz", tmp_path / f"i{suffix}", "--json")
     assert (ended.status, json.loads(ended.out)["n"]) == (0, np.prod(SHAPE))
-    here, there = kunita.read_image(tmp_path / f"i{suffix}"), kunita.read_image(case / "moving.nii.gz")
+    here, there = (
+        kunita.read_image(tmp_path / f"i{suffix}"),
+        kunita.read_image(case / "moving.nii.gz"),
+    )
     np.testing.assert_array_equal(here.data, there.data)
     np.testing.assert_allclose(here.affine, there.affine, atol=1e-5)
 
 
 def test_a_mesh_is_converted_to_the_frame_that_is_asked_for(case, tmp_path):
-    assert kunita_command("convert", case / "mesh.vtk", tmp_path / "m.ply", "--to", "LPS").status == 0
-    np.testing.assert_allclose(points_in_ply(tmp_path / "m.ply"), points_in(case / "mesh.vtk"), atol=1e-4)
+    assert (
+        kunita_command("convert", case / "mesh.vtk", tmp_path / "m.ply", "--to", "LPS").status == 0
+    )
+    np.testing.assert_allclose(
+        points_in_ply(tmp_path / "m.ply"), points_in(case / "mesh.vtk"), atol=1e-4
+    )
 
 
 def points_in_ply(path):
@@ -181,7 +236,9 @@ def test_info_says_what_a_file_is(name, kind, case):
 
 
 def test_info_gives_a_file_s_numbers_in_its_own_frame(case):
-    (stored,) = json.loads(kunita_command("info", case / "moving.mrk.json", "--json").out)["volumes"]
+    (stored,) = json.loads(kunita_command("info", case / "moving.mrk.json", "--json").out)[
+        "volumes"
+    ]
     points = landmarks()[0].points * [-1, -1, 1]
     assert stored["frame"].startswith("LPS")
     np.testing.assert_allclose(stored["from_mm"], points.min(axis=0), atol=1e-5)
@@ -193,7 +250,10 @@ def test_info_tells_a_registration_and_a_transform(result):
         document = json.loads(kunita_command("info", path, "--json").out)
         assert document["kind"] == "registration"
         assert "16 landmarks in 3-D" in document["summary"][0]
-    assert json.loads(kunita_command("info", result / "forward_xfm.h5", "--json").out)["kind"] == "ITK transform"
+    assert (
+        json.loads(kunita_command("info", result / "forward_xfm.h5", "--json").out)["kind"]
+        == "ITK transform"
+    )
 
 
 def test_no_command_changes_the_result_it_reads(case, result, tmp_path):

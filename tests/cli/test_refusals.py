@@ -20,10 +20,14 @@ def write_bad_files(case, folder):
     (folder / "cut.mrk.json").write_bytes((case / "moving.mrk.json").read_bytes()[:900])
     (folder / "cut.tag").write_bytes((case / "both.tag").read_bytes()[:300])
     (folder / "cut.nii.gz").write_bytes((case / "fixed.nii.gz").read_bytes()[:3000])
-    rows = "".join(f"{n},{x},{y},{z}\n" for n, (x, y, z) in zip("abcdefghijklmnop", moving.points, strict=True))
+    rows = "".join(
+        f"{n},{x},{y},{z}\n" for n, (x, y, z) in zip("abcdefghijklmnop", moving.points, strict=True)
+    )
     (folder / "no frame.csv").write_text(f"name,x,y,z\n{rows}")
     (folder / "flipped.csv").write_text((case / "moving.csv").read_text().replace("RAS", "LPS"))
-    kunita.write_landmarks(folder / "others.csv", kunita.Landmarks(fixed.points, [f"other {name}" for name in NAMES]))
+    kunita.write_landmarks(
+        folder / "others.csv", kunita.Landmarks(fixed.points, [f"other {name}" for name in NAMES])
+    )
     kunita.write_landmarks(folder / "unnamed.csv", kunita.Landmarks(moving.points))
     kunita.write_landmarks(folder / "fewer.csv", kunita.Landmarks(fixed.points[:15]))
     kunita.write_landmarks(folder / "flat.csv", kunita.Landmarks(fixed.points[:, :2], NAMES))
@@ -116,10 +120,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("command", "words"), REFUSED.values(), ids=REFUSED)
-def test_bad_input_is_refused_in_one_line_and_leaves_nothing(command, words, case, bad, result, tmp_path):
+def test_bad_input_is_refused_in_one_line_and_leaves_nothing(
+    command, words, case, bad, result, tmp_path
+):
     places = {"case": case, "bad": bad, "result": result, "out": tmp_path / "out"}
     before = [contents(place) for place in (case, bad, result)]
-    kernel = KERNEL if command.startswith("register") and "--noise" not in command and "--length" not in command else ()
+    kernel = (
+        KERNEL
+        if command.startswith("register") and "--noise" not in command and "--length" not in command
+        else ()
+    )
     names = {"no-frame.csv": "no frame.csv", "no-labels.nii.gz": "no labels.nii.gz"}
     typed = [part.format(**places) for part in command.split()]
     for dashed, spaced in names.items():
@@ -153,7 +163,9 @@ def test_an_existing_result_is_replaced_only_on_request(case, result):
     ],
 )
 def test_an_existing_file_is_replaced_only_on_request(command, case, result, tmp_path):
-    typed = [part.format(case=case, result=result, out=tmp_path / "out") for part in command.split()]
+    typed = [
+        part.format(case=case, result=result, out=tmp_path / "out") for part in command.split()
+    ]
     place = tmp_path / f"out{'.csv' if '.csv' in typed[-1] else '.nii.gz'}"
     place.write_text("precious")
     refused = kunita_command(*typed)
@@ -168,7 +180,9 @@ def test_an_existing_file_is_replaced_only_on_request(command, case, result, tmp
 def test_a_folder_without_permission_is_refused(case, tmp_path):
     tmp_path.chmod(0o500)
     try:
-        ended = kunita_command("register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, "--quiet")
+        ended = kunita_command(
+            "register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, "--quiet"
+        )
     finally:
         tmp_path.chmod(0o700)
     assert ended.status == ExitStatus.REFUSED
@@ -179,6 +193,8 @@ def test_one_landmark_is_accepted_with_a_warning(tmp_path):
     moving, fixed = landmarks()
     for name, side in (("m.csv", moving), ("f.csv", fixed)):
         kunita.write_landmarks(tmp_path / name, side.take([0]))
-    ended = kunita_command("register", tmp_path / "m.csv", tmp_path / "f.csv", "--out", tmp_path / "r", *KERNEL)
+    ended = kunita_command(
+        "register", tmp_path / "m.csv", tmp_path / "f.csv", "--out", tmp_path / "r", *KERNEL
+    )
     assert ended.status == 0
     assert "single landmark" in ended.err

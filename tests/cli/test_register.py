@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 import kunita
-from cli.cases import GRID, KERNEL, NAMES, SHAPE, contents, images, kunita_command, landmarks, write_flat_case
+from cli.cases import (
+    GRID,
+    KERNEL,
+    NAMES,
+    SHAPE,
+    contents,
+    images,
+    kunita_command,
+    landmarks,
+    write_flat_case,
+)
 from kunita.data.geometry import Mesh, cells_of
 from kunita.errors import ExitStatus, Outcome
 from kunita.io.geometry_files.files import write_geometry
@@ -57,12 +67,21 @@ def test_json_is_one_document_on_standard_output_the_same_as_the_summary(result,
 
 
 def test_the_summary_has_every_promised_key_and_agrees_with_the_record(result):
-    summary, reg = json.loads((result / "summary.json").read_text()), kunita.load(result / "registration.h5")
+    summary, reg = (
+        json.loads((result / "summary.json").read_text()),
+        kunita.load(result / "registration.h5"),
+    )
     assert set(summary) >= SUMMARY
     assert summary["kernel"]["family"] == "Gaussian"
-    assert [summary["kernel"][f"{what}_mm"] for what in ("length_scale", "amplitude")] == pytest.approx([25.0, 4.0])
+    assert [
+        summary["kernel"][f"{what}_mm"] for what in ("length_scale", "amplitude")
+    ] == pytest.approx([25.0, 4.0])
     assert (summary["model"], summary["align"], summary["pairing"]) == ("endpoint", "rigid", "name")
-    assert (summary["noise_mm"], summary["n_landmarks"], summary["converged"]) == (pytest.approx(0.7), 16, True)
+    assert (summary["noise_mm"], summary["n_landmarks"], summary["converged"]) == (
+        pytest.approx(0.7),
+        16,
+        True,
+    )
     assert summary["version"] == kunita.__version__
     assert 0 < summary["residual_mm"] < summary["loo"]["error_mm"] < summary["initial_error_mm"]
     assert list(summary["loo"]["coverage"]) == ["50", "80", "90", "95", "99"]
@@ -82,24 +101,41 @@ def test_targets_in_the_summary_are_the_posterior_s_own(result, case):
     found = kunita.load(result / "registration.h5").posterior.predict(points.points)
     assert [target["name"] for target in targets] == list(points.names)
     np.testing.assert_allclose([target["position"] for target in targets], found.mean, atol=1e-9)
-    np.testing.assert_allclose([target["radius95_mm"] for target in targets], found.radius(0.95), rtol=1e-9)
-    np.testing.assert_allclose(kunita.read_landmarks(result / "targets.mrk.json").points, found.mean, atol=1e-5)
+    np.testing.assert_allclose(
+        [target["radius95_mm"] for target in targets], found.radius(0.95), rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        kunita.read_landmarks(result / "targets.mrk.json").points, found.mean, atol=1e-5
+    )
 
 
-def test_targets_are_described_in_the_words_of_the_field_in_the_summary_and_in_a_table(result, case):
-    """FLE and FRE are root mean squares over the landmarks, the predicted TRE of a target is √(tr C)."""
-    summary, reg = json.loads((result / "summary.json").read_text()), kunita.load(result / "registration.h5")
+def test_targets_are_described_in_the_words_of_the_field_in_the_summary_and_in_a_table(
+    result, case
+):
+    """FLE and FRE are root mean squares over the landmarks, the predicted TRE of a target is √(tr
+    C)."""
+    summary, reg = (
+        json.loads((result / "summary.json").read_text()),
+        kunita.load(result / "registration.h5"),
+    )
     targets, points = summary["targets"], kunita.read_landmarks(case / "targets.csv").points
     assert summary["fle_mm"] == pytest.approx(np.sqrt(3) * 0.7)
     residuals = reg.fixed.points - reg.posterior.predict(reg.moving.points).mean
     assert summary["fre_mm"] == pytest.approx(np.sqrt(np.mean(np.sum(residuals**2, axis=1))))
     covariances = reg.posterior.predict(points).covariance
     np.testing.assert_allclose([t["covariance"] for t in targets], covariances, rtol=1e-9)
-    np.testing.assert_allclose([t["tre_mm"] ** 2 for t in targets], np.trace(covariances, axis1=1, axis2=2))
-    assert [t["nearest_mm"] for t in targets] == pytest.approx([np.sqrt(12.0)] * 3)  # each is 2 mm off in x, y and z
+    np.testing.assert_allclose(
+        [t["tre_mm"] ** 2 for t in targets], np.trace(covariances, axis1=1, axis2=2)
+    )
+    assert [t["nearest_mm"] for t in targets] == pytest.approx(
+        [np.sqrt(12.0)] * 3
+    )  # each is 2 mm off in x, y and z
     assert [t["nearest"] for t in targets] == list(NAMES[:3])
     assert [t["in_sigma"] for t in targets] == pytest.approx([np.sqrt(12.0) / 25] * 3)
-    assert {(t["inside_hull"], t["extrapolates"]) for t in targets} <= {(True, False), (False, False)}
+    assert {(t["inside_hull"], t["extrapolates"]) for t in targets} <= {
+        (True, False),
+        (False, False),
+    }
     first, rows = read_rows(result / "targets.csv")
     assert "CoordinateSystem = RAS" in first
     assert [row["name"] for row in rows] == ["a", "b", "c"]
@@ -119,15 +155,20 @@ def test_the_console_shows_targets_and_that_a_small_residual_is_no_promise(case,
     assert "a small FRE says little about the TRE" in ended.out
     assert "target 'far' is an extrapolation" in ended.err
     assert (
-        "target 'far' is an extrapolation" in json.loads((tmp_path / "r" / "summary.json").read_text())["warnings"][0]
+        "target 'far' is an extrapolation"
+        in json.loads((tmp_path / "r" / "summary.json").read_text())["warnings"][0]
     )
 
 
 def test_a_mesh_says_how_much_of_it_is_extrapolated(case, tmp_path):
     points = np.concatenate([landmarks()[0].points[:3], landmarks()[0].points[:1] + 500.0])
-    write_geometry(tmp_path / "mesh.vtk", Mesh(points, faces=cells_of(np.array([[0, 1, 2], [1, 2, 3]]))))
+    write_geometry(
+        tmp_path / "mesh.vtk", Mesh(points, faces=cells_of(np.array([[0, 1, 2], [1, 2, 3]])))
+    )
     more = (*images(case), "--targets", tmp_path / "mesh.vtk")
-    ended = kunita_command("register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *more, "--json")
+    ended = kunita_command(
+        "register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *more, "--json"
+    )
     (target,) = json.loads(ended.out)["targets"]
     assert (target["n"], target["extrapolating"]) == (4, 0.25)
     assert "25 % of the vertices are extrapolations" in ended.err
@@ -141,10 +182,18 @@ def test_landmark_rows_have_the_promised_columns_state_their_frame_and_hold_the_
     assert "CoordinateSystem = RAS" in first
     assert list(rows[0]) == COLUMNS
     assert [row["name"] for row in rows] == list(NAMES)
-    for side, points in (("moving", moving.points), ("fixed", fixed.points), ("predicted", found.mean)):
-        np.testing.assert_allclose(columns(rows, *(f"{side}_{axis}" for axis in "xyz")), points, atol=1e-6)
+    for side, points in (
+        ("moving", moving.points),
+        ("fixed", fixed.points),
+        ("predicted", found.mean),
+    ):
+        np.testing.assert_allclose(
+            columns(rows, *(f"{side}_{axis}" for axis in "xyz")), points, atol=1e-6
+        )
     upper = np.triu_indices(3)
-    np.testing.assert_allclose(columns(rows, *COLUMNS[10:16]), found.covariance[:, *upper], atol=1e-7)
+    np.testing.assert_allclose(
+        columns(rows, *COLUMNS[10:16]), found.covariance[:, *upper], atol=1e-7
+    )
     residuals = np.linalg.norm(fixed.points - found.mean, axis=1)
     np.testing.assert_allclose(columns(rows, "residual")[:, 0], residuals, atol=1e-6)
     assert np.all(columns(rows, "loo_error", "loo_chi2") > 0)
@@ -154,34 +203,59 @@ def test_maps_are_on_the_fixed_grid_and_agree_with_the_posterior_at_voxels(resul
     reg = kunita.load(result / "registration.h5")
     index = np.array([[5, 6, 7], [10, 9, 8], [14, 12, 4]])
     arrived = reg.posterior.predict(reg.posterior.inverse(GRID.world(index)).mean)
-    maps = {what: kunita.read_image(result / f"uncertainty_{what}.nii.gz") for what in ("fc", "std", "radius")}
+    maps = {
+        what: kunita.read_image(result / f"uncertainty_{what}.nii.gz")
+        for what in ("fc", "std", "radius")
+    }
     for image in maps.values():
         assert image.grid.shape == SHAPE
         np.testing.assert_allclose(image.affine, GRID.affine, atol=1e-5)
-    for what, exact in (("fc", arrived.frobenius), ("std", arrived.std), ("radius", arrived.radius(0.95))):
-        np.testing.assert_allclose(maps[what].data[tuple(index.T)], exact, rtol=0.03)  # splines may add 0.01 mm
+    for what, exact in (
+        ("fc", arrived.frobenius),
+        ("std", arrived.std),
+        ("radius", arrived.radius(0.95)),
+    ):
+        np.testing.assert_allclose(
+            maps[what].data[tuple(index.T)], exact, rtol=0.03
+        )  # splines may add 0.01 mm
 
 
 def test_labels_become_probabilities_with_the_label_s_own_volume(result):
     probability = kunita.read_image(result / "labels_probability.nii.gz").data
     assert 0 <= probability.min() < probability.max() <= 1
     jacobian = kunita.read_image(result / "jacobian.nii.gz").data
-    assert np.sum(probability / jacobian) == pytest.approx(6 * 6 * 5, rel=0.1)  # expanded tissue fills more voxels
+    assert np.sum(probability / jacobian) == pytest.approx(
+        6 * 6 * 5, rel=0.1
+    )  # expanded tissue fills more voxels
 
 
-@pytest.mark.parametrize("pair", [("moving.csv", "fixed.csv"), ("moving.tag", "fixed.mrk.json"), ("both.tag",)])
+@pytest.mark.parametrize(
+    "pair", [("moving.csv", "fixed.csv"), ("moving.tag", "fixed.mrk.json"), ("both.tag",)]
+)
 def test_the_same_points_in_other_files_give_the_same_registration(pair, case, result, tmp_path):
     sides = [case / name for name in pair]
-    ended = kunita_command("register", *sides, "--out", tmp_path / "r", *KERNEL, "--quiet", *images(case))
+    ended = kunita_command(
+        "register", *sides, "--out", tmp_path / "r", *KERNEL, "--quiet", *images(case)
+    )
     assert (ended.status, ended.out, ended.err) == (0, "", "")
     points = landmarks()[0].points
-    here, there = (kunita.load(out / "registration.h5").posterior.predict(points) for out in (tmp_path / "r", result))
+    here, there = (
+        kunita.load(out / "registration.h5").posterior.predict(points)
+        for out in (tmp_path / "r", result)
+    )
     np.testing.assert_allclose(here.mean, there.mean, atol=1e-4)
 
 
 def test_volumes_swap_the_sides(case, tmp_path):
     ended = kunita_command(
-        "register", case / "both.tag", "--out", tmp_path / "r", "--volumes", "2,1", *KERNEL, *images(case)
+        "register",
+        case / "both.tag",
+        "--out",
+        tmp_path / "r",
+        "--volumes",
+        "2,1",
+        *KERNEL,
+        *images(case),
     )
     assert ended.status == 0
     reg = kunita.load(tmp_path / "r" / "registration.h5")
@@ -191,14 +265,24 @@ def test_volumes_swap_the_sides(case, tmp_path):
 
 
 def test_volumes_choose_from_two_files_too(case, tmp_path):
-    words = ("register", case / "both.tag", case / "fixed.csv", "--out", tmp_path / "r", *KERNEL, *images(case))
+    words = (
+        "register",
+        case / "both.tag",
+        case / "fixed.csv",
+        "--out",
+        tmp_path / "r",
+        *KERNEL,
+        *images(case),
+    )
     refused = kunita_command(*words)
     assert refused.status == ExitStatus.REFUSED
     assert "--volumes" in refused.err
     assert kunita_command(*words, "--volumes", "1,1").status == 0
 
 
-def test_a_registration_without_images_writes_no_maps_and_replaces_a_result_with_all_of_its_files(case, tmp_path):
+def test_a_registration_without_images_writes_no_maps_and_replaces_a_result_with_all_of_its_files(
+    case, tmp_path
+):
     out = tmp_path / "r"
     sides = ("register", case / "moving.csv", case / "fixed.csv", "--out", out, *KERNEL)
     assert kunita_command(*sides, *images(case)).status == 0
@@ -210,18 +294,28 @@ def test_a_registration_without_images_writes_no_maps_and_replaces_a_result_with
 
 
 def test_progress_goes_to_standard_error_and_the_answer_to_standard_output(case, tmp_path):
-    ended = kunita_command("register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *images(case))
+    ended = kunita_command(
+        "register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *images(case)
+    )
     assert ended.out.startswith("Registration of 16 landmarks in 3-D")
     assert "16 landmarks, RAS (the format's default)" in ended.err
 
 
-def test_landmarks_outside_their_image_are_named_with_their_distance_and_kept_in_the_summary(case, tmp_path):
+def test_landmarks_outside_their_image_are_named_with_their_distance_and_kept_in_the_summary(
+    case, tmp_path
+):
     moving, fixed = landmarks()
     top = GRID.world(np.array(SHAPE) - 1.0)
     points = fixed.points.copy()
-    points[3] = points[3][0], points[3][1], top[2] + 0.5 * 3.5 + 4.0  # half a voxel belongs to the image
+    points[3] = (
+        points[3][0],
+        points[3][1],
+        top[2] + 0.5 * 3.5 + 4.0,
+    )  # half a voxel belongs to the image
     kunita.write_landmarks(tmp_path / "f.csv", kunita.Landmarks(points, NAMES))
-    kunita.write_landmarks(tmp_path / "m.csv", kunita.Landmarks(moving.points + points - fixed.points, NAMES))
+    kunita.write_landmarks(
+        tmp_path / "m.csv", kunita.Landmarks(moving.points + points - fixed.points, NAMES)
+    )
     ended = kunita_command(
         "register", tmp_path / "m.csv", tmp_path / "f.csv", "--out", tmp_path / "r", *KERNEL, "--no-report",
         "--fixed-image", case / "fixed.nii.gz", "--quiet",
@@ -233,16 +327,23 @@ def test_landmarks_outside_their_image_are_named_with_their_distance_and_kept_in
     assert "1 of 16" in remark
 
 
-def test_a_fit_that_did_not_converge_exits_3_and_its_files_are_written_and_marked(case, tmp_path, monkeypatch):
-    """The registration is a true one whose outcome was changed: nothing that stalls does so in a short time."""
+def test_a_fit_that_did_not_converge_exits_3_and_its_files_are_written_and_marked(
+    case, tmp_path, monkeypatch
+):
+    """The registration is a true one whose outcome was changed: nothing that stalls does so in a
+    short time."""
     import dataclasses
 
     import kunita.registration
 
     fit = kunita.registration.register
-    stalled = lambda *sides, **given: dataclasses.replace(fit(*sides, **given), outcome=Outcome.STALLED)
+    stalled = lambda *sides, **given: dataclasses.replace(
+        fit(*sides, **given), outcome=Outcome.STALLED
+    )
     monkeypatch.setattr(kunita.registration, "register", stalled)
-    ended = kunita_command("register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *images(case))
+    ended = kunita_command(
+        "register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *images(case)
+    )
     assert ended.status == ExitStatus.NOT_CONVERGED
     assert "NOT CONVERGED" in ended.out
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["converged"] is False
@@ -253,7 +354,9 @@ def test_a_bug_shows_its_traceback_exits_1_and_leaves_nothing(case, tmp_path, mo
     import kunita.registration
 
     monkeypatch.setattr(kunita.registration, "register", lambda *sides, **given: 1 / 0)
-    ended = kunita_command("register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *images(case))
+    ended = kunita_command(
+        "register", case / "both.tag", "--out", tmp_path / "r", *KERNEL, *images(case)
+    )
     assert ended.status == ExitStatus.BUG
     assert "Traceback" in ended.err
     assert list(tmp_path.iterdir()) == []
@@ -264,15 +367,22 @@ def test_a_pair_of_colour_pictures_end_to_end(tmp_path):
     sides = tmp_path / "moving.csv", tmp_path / "fixed.csv"
     pictures = ("--moving-image", tmp_path / "moving.png", "--fixed-image", tmp_path / "fixed.png")
     more = ("--labels", tmp_path / "labels.png", "--targets", tmp_path / "moving.csv", "--cov")
-    ended = kunita_command("register", *sides, "--out", tmp_path / "r", *pictures, *more, *KERNEL, "--spacing", "0.5")
+    ended = kunita_command(
+        "register", *sides, "--out", tmp_path / "r", *pictures, *more, *KERNEL, "--spacing", "0.5"
+    )
     assert ended.status == 0, ended.err
-    names = {f"uncertainty_{what}.tif" for what in ("fc", "std", "radius", "cov")} | {"jacobian.tif", "warped.tif"}
+    names = {f"uncertainty_{what}.tif" for what in ("fc", "std", "radius", "cov")} | {
+        "jacobian.tif",
+        "warped.tif",
+    }
     names |= {"labels_probability.tif", "overview.png", "targets.csv", "predicted.csv"}
     assert names < set(contents(tmp_path / "r"))
     reg = kunita.load(tmp_path / "r" / "registration.h5")
     assert np.ptp(reg.moving.points) < 17  # 33 pixels of half a millimetre
     warped = kunita.read_image(tmp_path / "r" / "warped.tif", spacing=0.5)
-    moving, fixed = (kunita.read_image(tmp_path / f"{side}.png", spacing=0.5) for side in ("moving", "fixed"))
+    moving, fixed = (
+        kunita.read_image(tmp_path / f"{side}.png", spacing=0.5) for side in ("moving", "fixed")
+    )
     expected = kunita.warp_image(reg, moving, fixed)
     assert_same_picture(warped.data, expected.data)
     mass = kunita.read_image(tmp_path / "r" / "labels_probability.tif").data.sum()
@@ -287,7 +397,8 @@ def test_a_pair_of_colour_pictures_end_to_end(tmp_path):
 
 
 def assert_same_picture(one, other):
-    """Maps agree to 0.002 mm however they were computed: rounded to whole grey levels, a few pixels differ by one."""
+    """Maps agree to 0.002 mm however they were computed: rounded to whole grey levels, a few pixels
+    differ by one."""
     difference = np.abs(one.astype(int) - other.astype(int))
     assert difference.max() <= 1
     assert np.mean(difference > 0) < 0.005
@@ -315,7 +426,13 @@ def test_histology_is_registered_from_its_real_files(suffix, tmp_path):
 def test_a_real_case_read_in_the_wrong_frame_is_refused_with_the_right_one(tmp_path):
     folder = DATA / "resect"
     for volume in ("1", "2"):
-        words = ("convert", folder / "Case24-MRI-beforeUS.tag", tmp_path / f"{volume}.csv", "--volume", volume)
+        words = (
+            "convert",
+            folder / "Case24-MRI-beforeUS.tag",
+            tmp_path / f"{volume}.csv",
+            "--volume",
+            volume,
+        )
         assert kunita_command(*words).status == 0
     stated = (tmp_path / "1.csv").read_text()
     (tmp_path / "wrong.csv").write_text(stated.replace("RAS", "LPS"))
@@ -327,7 +444,8 @@ def test_a_real_case_read_in_the_wrong_frame_is_refused_with_the_right_one(tmp_p
 
 
 def test_a_map_that_folds_gives_all_that_can_be_given_and_says_what_cannot(tmp_path):
-    """The small-deformation model may fold: then fixed points have no pre-image, and the rest is still worth having."""
+    """The small-deformation model may fold: then fixed points have no pre-image, and the rest is
+    still worth having."""
     rng = np.random.default_rng(1)
     points, names = rng.uniform(0, 60, (16, 2)), [f"L{i}" for i in range(16)]
     for name, marked in (("a", points), ("b", points + 15 * rng.normal(size=points.shape))):
@@ -345,10 +463,18 @@ def test_a_map_that_folds_gives_all_that_can_be_given_and_says_what_cannot(tmp_p
 @pytest.mark.slow
 @pytest.mark.skipif("KUNITA_DATA" not in os.environ, reason="KUNITA_DATA is not set: no real data")
 def test_a_real_case_goes_from_its_three_files_to_all_outputs(tmp_path):
-    """RESECT, case 24: it starts at 1.10 mm, and a rigid alignment alone misses left-out landmarks by 0.95 mm."""
+    """RESECT, case 24: it starts at 1.10 mm, and a rigid alignment alone misses left-out landmarks
+    by 0.95 mm."""
     folder = DATA / "resect"
-    images = ("--moving-image", folder / "Case24-MRI.nii.gz", "--fixed-image", folder / "Case24-US.nii.gz")
-    ended = kunita_command("register", folder / "Case24-MRI-beforeUS.tag", "--out", tmp_path / "r", *images, "--json")
+    images = (
+        "--moving-image",
+        folder / "Case24-MRI.nii.gz",
+        "--fixed-image",
+        folder / "Case24-US.nii.gz",
+    )
+    ended = kunita_command(
+        "register", folder / "Case24-MRI-beforeUS.tag", "--out", tmp_path / "r", *images, "--json"
+    )
     assert ended.status == ExitStatus.DONE
     summary = json.loads(ended.out)
     assert summary["n_landmarks"] == 16
@@ -356,7 +482,9 @@ def test_a_real_case_goes_from_its_three_files_to_all_outputs(tmp_path):
     assert summary["residual_mm"] < 0.6
     assert summary["loo"]["error_mm"] < 0.95
     assert summary["min_jacobian"] > 0
-    warped, fixed = (kunita.read_image(path) for path in (tmp_path / "r" / "warped.nii.gz", images[3]))
+    warped, fixed = (
+        kunita.read_image(path) for path in (tmp_path / "r" / "warped.nii.gz", images[3])
+    )
     assert np.allclose(warped.affine, fixed.affine, atol=1e-5)
     radius = kunita.read_image(tmp_path / "r" / "uncertainty_radius.nii.gz").data
     assert 0.3 < radius.min() < radius.max() < 3

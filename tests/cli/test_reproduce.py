@@ -1,4 +1,5 @@
-"""`kunita reproduce`: what it writes, what it replaces, what it refuses before anything is computed."""
+"""`kunita reproduce`: what it writes, what it replaces, what it refuses before anything is
+computed."""
 
 import dataclasses
 import json
@@ -13,7 +14,11 @@ from kunita.experiments import clinical, synthetic
 from kunita.io.landmark_files.files import write_landmarks
 
 TINY = synthetic.Settings(
-    num_landmarks=8, box_mm=30.0, bin_mm=3.0, refinement=1, parameters=(synthetic.Parameters("only", 5.0, cell_mm=3.0),)
+    num_landmarks=8,
+    box_mm=30.0,
+    bin_mm=3.0,
+    refinement=1,
+    parameters=(synthetic.Parameters("only", 5.0, cell_mm=3.0),),
 )
 
 
@@ -31,7 +36,11 @@ def test_an_experiment_is_written_as_tables_and_figures_and_says_what_it_found(t
     assert document["settings"]["num_landmarks"] == 8
     stems = {"synthetic", "synthetic_ratios", "synthetic_distance"}
     assert {path.stem for path in out.glob("*.csv")} == stems == set(document["tables"])
-    assert {path.stem for path in out.glob("*.png")} == {path.stem for path in out.glob("*.pdf")} != set()
+    assert (
+        {path.stem for path in out.glob("*.png")}
+        == {path.stem for path in out.glob("*.pdf")}
+        != set()
+    )
     assert "circle to flower" in ended.err  # what takes long is said
 
 
@@ -48,8 +57,13 @@ def test_results_are_replaced_only_when_asked_and_nothing_of_the_old_ones_stays(
     ended = kunita_command(*command, "--overwrite")
     assert ended.status == ExitStatus.DONE
     assert not (tmp_path / "synthetic_old.csv").exists()
-    assert {(tmp_path / name).read_text() for name in ("synthetic_mine.csv", "notes.csv")} == {"old"}
-    printed, written = json.loads(ended.out)["synthetic"], json.loads((tmp_path / "synthetic.json").read_text())
+    assert {(tmp_path / name).read_text() for name in ("synthetic_mine.csv", "notes.csv")} == {
+        "old"
+    }
+    printed, written = (
+        json.loads(ended.out)["synthetic"],
+        json.loads((tmp_path / "synthetic.json").read_text()),
+    )
     assert printed["findings"] == written["findings"]
     assert printed["tables"] == {"synthetic": written["tables"]["synthetic"]}
 
@@ -86,15 +100,21 @@ def cohort(tmp_path):
     return tmp_path / "cases.tsv"
 
 
-def test_a_cohort_of_ones_own_is_run_and_the_settings_state_it_and_no_other(cohort, monkeypatch, tmp_path):
+def test_a_cohort_of_ones_own_is_run_and_the_settings_state_it_and_no_other(
+    cohort, monkeypatch, tmp_path
+):
     few = dataclasses.replace(clinical.QUICK, length_scales_mm=(10.0, 50.0), panels_mm=())
     monkeypatch.setattr(clinical, "QUICK", few)
-    ended = kunita_command("reproduce", "clinical", "--quick", "--cases", cohort, "--out", tmp_path / "new")
+    ended = kunita_command(
+        "reproduce", "clinical", "--quick", "--cases", cohort, "--out", tmp_path / "new"
+    )
     assert ended.status == ExitStatus.DONE, ended.err
     document = json.loads((tmp_path / "new" / "clinical.json").read_text(encoding="utf-8"))
     assert document["settings"]["table"] == str(cohort)
     assert document["settings"]["generated"] is None
-    assert {row["case"] for row in document["tables"]["clinical_landmarks"]} == {f"patient {k}" for k in range(3)}
+    assert {row["case"] for row in document["tables"]["clinical_landmarks"]} == {
+        f"patient {k}" for k in range(3)
+    }
     assert [row["landmarks"] for row in document["tables"]["clinical"]] == [18, 18, 18]
     assert "3 cases, 18 landmarks, 54 exact refits" in ended.out
     assert "No case has images" in ended.out

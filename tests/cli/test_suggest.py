@@ -1,4 +1,5 @@
-"""`kunita suggest`: places for people, for programs, as landmarks and as a figure; refusals in one line."""
+"""`kunita suggest`: places for people, for programs, as landmarks and as a figure; refusals in one
+line."""
 
 import functools
 import json
@@ -24,10 +25,15 @@ def test_json_has_three_places_in_both_spaces_and_what_they_are_worth(result):
     assert (found["region"], found["noise_mm"], len(places)) == ("hull", pytest.approx(0.7), 3)
     predicted = reg.posterior.predict([place["moving"] for place in places])
     np.testing.assert_allclose([place["fixed"] for place in places], predicted.mean, atol=1e-9)
-    together = [found["mean_radius95_mm"], *(place["mean_radius95_mm_together"] for place in places)]
+    together = [
+        found["mean_radius95_mm"],
+        *(place["mean_radius95_mm_together"] for place in places),
+    ]
     assert np.all(np.diff(together) < 0)
     for place in places:
-        assert place["gain_mm"] == pytest.approx(found["mean_radius95_mm"] - place["mean_radius95_mm_alone"])
+        assert place["gain_mm"] == pytest.approx(
+            found["mean_radius95_mm"] - place["mean_radius95_mm_alone"]
+        )
         assert 0 < place["gain_mm"] <= place["gain_together_mm"] + 1e-12
         assert place["nearest"] in landmarks()[0].names
 
@@ -48,7 +54,9 @@ def test_people_are_told_the_same_and_the_result_stays_as_it_is(result, tmp_path
 
 
 def test_inside_a_label_places_are_chosen_for_the_label(result, case):
-    ended = kunita_command("suggest", result, "--inside", case / "labels.nii.gz", "--label", "3", "--json")
+    ended = kunita_command(
+        "suggest", result, "--inside", case / "labels.nii.gz", "--label", "3", "--json"
+    )
     found = json.loads(ended.out)
     assert (found["region"], found["label"]) == (str(case / "labels.nii.gz"), 3)
     assert found["n_points"] == 6 * 6 * 5
@@ -57,14 +65,37 @@ def test_inside_a_label_places_are_chosen_for_the_label(result, case):
 
 def test_pictures_have_labels_and_figures_too(tmp_path):
     write_flat_case(tmp_path)
-    sides = ("register", tmp_path / "moving.csv", tmp_path / "fixed.csv", "--out", tmp_path / "r", *KERNEL)
-    pictures = ("--moving-image", tmp_path / "moving.png", "--fixed-image", tmp_path / "fixed.png", "--no-report")
+    sides = (
+        "register",
+        tmp_path / "moving.csv",
+        tmp_path / "fixed.csv",
+        "--out",
+        tmp_path / "r",
+        *KERNEL,
+    )
+    pictures = (
+        "--moving-image",
+        tmp_path / "moving.png",
+        "--fixed-image",
+        tmp_path / "fixed.png",
+        "--no-report",
+    )
     assert kunita_command(*sides, *pictures, "--spacing", "0.5").status == 0
-    words = ("--inside", tmp_path / "labels.png", "--out", tmp_path / "s.csv", "--figure", tmp_path / "s.png", "--json")
+    words = (
+        "--inside",
+        tmp_path / "labels.png",
+        "--out",
+        tmp_path / "s.csv",
+        "--figure",
+        tmp_path / "s.png",
+        "--json",
+    )
     ended = kunita_command("suggest", tmp_path / "r", *words)
     assert ended.status == 0, ended.err
     found = kunita.read_landmarks(tmp_path / "s.csv")
-    np.testing.assert_allclose(found.points, [place["moving"] for place in json.loads(ended.out)["suggestions"]])
+    np.testing.assert_allclose(
+        found.points, [place["moving"] for place in json.loads(ended.out)["suggestions"]]
+    )
     assert np.all(found.points < 20)  # the recorded spacing of half a millimetre is used
 
 

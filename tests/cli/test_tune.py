@@ -38,14 +38,27 @@ def test_a_prior_is_learned_written_and_used(table, tmp_path):
     assert printed == document
     assert document["cases"] == ["case 0", "case 1", "case 2"]
     sides = (table.parent / "moving0.csv", table.parent / "fixed0.csv")
-    command = ("register", *sides, "--out", tmp_path / "result", "--frame", "IMAGE", "--prior", prior, "--json")
+    command = (
+        "register",
+        *sides,
+        "--out",
+        tmp_path / "result",
+        "--frame",
+        "IMAGE",
+        "--prior",
+        prior,
+        "--json",
+    )
     used = kunita_command(*command)
     assert used.status == ExitStatus.DONE, used.err
     summary = json.loads(used.out)
     assert summary["kernel"] == document["kernel"]
     assert summary["noise_mm"] == pytest.approx(document["noise_mm"])
     assert summary["parameters"] == []  # nothing was chosen on this case
-    assert kunita.read_prior(prior).kernel == kunita.load(tmp_path / "result" / "registration.h5").kernel
+    assert (
+        kunita.read_prior(prior).kernel
+        == kunita.load(tmp_path / "result" / "registration.h5").kernel
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +74,9 @@ def test_a_prior_that_cannot_be_used_is_refused(table, tmp_path, more, words):
     kunita.write_prior(prior, kunita.Prior(kunita.Gaussian(30.0, 3.0), 0.5))
     sides = (table.parent / "moving0.csv", table.parent / "fixed0.csv")
     more = [str(prior) if word == "PRIOR" else word for word in more]
-    ended = kunita_command("register", *sides, "--out", tmp_path / "result", "--frame", "IMAGE", *more)
+    ended = kunita_command(
+        "register", *sides, "--out", tmp_path / "result", "--frame", "IMAGE", *more
+    )
     assert ended.status == ExitStatus.REFUSED
     assert words in ended.err
     assert not (tmp_path / "result").exists()
@@ -74,17 +89,23 @@ def test_the_page_beside_a_prior_is_of_its_cases(table, tmp_path):
     page = (tmp_path / "mine.html").read_text(encoding="utf-8")
     assert all(f'href="#case-{k}"' in page and f'id="case-{k}"' in page for k in (1, 2, 3))
     assert "moving0.csv" in page
-    assert str(table.parent) not in page.replace(str(table), "")  # but in the command that was typed
+    assert str(table.parent) not in page.replace(
+        str(table), ""
+    )  # but in the command that was typed
 
 
 def test_without_a_report_there_is_the_prior_alone(table, tmp_path):
-    ended = kunita_command("tune", table, "--out", tmp_path / "prior.json", "--frame", "IMAGE", "--no-report")
+    ended = kunita_command(
+        "tune", table, "--out", tmp_path / "prior.json", "--frame", "IMAGE", "--no-report"
+    )
     assert ended.status == ExitStatus.DONE, ended.err
     assert [path.name for path in tmp_path.iterdir()] == ["prior.json"]
     assert "look at" not in ended.out
 
 
-@pytest.mark.parametrize(("name", "words"), [("prior.json", "--overwrite"), ("prior.html", "expected a prior")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("prior.json", "--overwrite"), ("prior.html", "expected a prior")]
+)
 def test_a_page_of_another_is_not_replaced_and_nothing_is_computed(table, tmp_path, name, words):
     (tmp_path / "prior.html").write_text("mine")
     ended = kunita_command("tune", table, "--out", tmp_path / name, "--frame", "IMAGE")

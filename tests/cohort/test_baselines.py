@@ -29,7 +29,9 @@ def test_the_thin_plate_spline_is_that_of_scipy(d):
     moving, fixed = problem(d)
     elsewhere = np.random.default_rng(0).uniform(-20, 170, (40, d))
     other = RBFInterpolator(moving, fixed, kernel=KERNELS[d], degree=1)
-    np.testing.assert_allclose(thin_plate_spline(moving, fixed)(elsewhere), other(elsewhere), atol=1e-7)
+    np.testing.assert_allclose(
+        thin_plate_spline(moving, fixed)(elsewhere), other(elsewhere), atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -52,7 +54,9 @@ def test_affine_maps_are_found_exactly(d, name):
 def test_a_rigid_map_is_found_exactly_and_keeps_distances(d):
     moving, fixed = problem(d)
     turned = moving @ rotation(d).T - 7.0
-    np.testing.assert_allclose(rigid(moving, turned)(moving), turned, atol=1e-4)  # a rotation is pulled to none by 1e-6
+    np.testing.assert_allclose(
+        rigid(moving, turned)(moving), turned, atol=1e-4
+    )  # a rotation is pulled to none by 1e-6
     mapped = rigid(moving, fixed)(moving)
     distances = lambda points: np.linalg.norm(points[:, None] - points, axis=2)
     np.testing.assert_allclose(distances(mapped), distances(moving), atol=1e-9)
@@ -67,14 +71,18 @@ def test_the_affine_map_is_that_of_least_squares():
 
 @pytest.mark.parametrize("few", [3, 4])
 def test_landmarks_that_leave_the_affine_part_open_still_have_a_spline(few):
-    """Three points in space, or points in one plane: through all of them, and nothing wild beside them."""
+    """Three points in space, or points in one plane: through all of them, and nothing wild beside
+    them."""
     moving, fixed = problem(3, n=8)
     moving, fixed = moving[:few], fixed[:few]
     moving[:, 2] = 5.0
     found = thin_plate_spline(moving, fixed)
     np.testing.assert_allclose(found(moving), fixed, atol=1e-8)
     beside = moving.mean(axis=0) + np.array([0.0, 0.0, 20.0])
-    assert np.linalg.norm(found(beside[None]) - beside) < 3 * np.linalg.norm(fixed - moving, axis=1).max()
+    assert (
+        np.linalg.norm(found(beside[None]) - beside)
+        < 3 * np.linalg.norm(fixed - moving, axis=1).max()
+    )
 
 
 def test_coinciding_landmarks_of_a_spline_meet_half_way():
@@ -91,10 +99,12 @@ def test_a_left_out_landmark_has_no_say(name):
     here, there = (without_each(BASELINES[name], moving, side) for side in (fixed, wild))
     np.testing.assert_allclose(here[4], there[4], atol=1e-9)
     assert np.allclose(here[5], there[5]) is (name == "none")
-    np.testing.assert_allclose(without(BASELINES[name], moving, fixed, np.array([4])), here[[4]], atol=1e-9)
+    np.testing.assert_allclose(
+        without(BASELINES[name], moving, fixed, np.array([4])), here[[4]], atol=1e-9
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------- constant sd
+# -------------------------------------------------------------------------------------- constant sd
 
 
 def test_the_constant_sd_of_a_case_comes_from_the_others_only():
@@ -111,5 +121,8 @@ def test_of_all_constant_sds_the_root_mean_square_has_the_best_log_score():
     """Why it is the one to compare with: on the same residuals no other constant does better."""
     residual = np.random.default_rng(1).normal(0, 1.7, (30, 3))
     (sd,) = constant_sds([residual], 2)
-    scores = [equally_sure(0 * residual, residual, factor * sd).log_scores.mean() for factor in (0.97, 1.0, 1.03)]
+    scores = [
+        equally_sure(0 * residual, residual, factor * sd).log_scores.mean()
+        for factor in (0.97, 1.0, 1.03)
+    ]
     assert scores[1] == min(scores)

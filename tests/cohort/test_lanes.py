@@ -1,4 +1,5 @@
-"""Refits in batches are refits: the same optimum, whoever is in the next lane, and few programs for a cohort."""
+"""Refits in batches are refits: the same optimum, whoever is in the next lane, and few programs for
+a cohort."""
 
 import functools
 
@@ -7,7 +8,14 @@ import pytest
 
 import kunita
 from kunita.cohort.lanes import BUCKETS, Influence, bucket, num_points, refit_batch
-from kunita.cohort.leave_one_out import Question, Starts, refit_alone, refits, refits_without, register_rows
+from kunita.cohort.leave_one_out import (
+    Question,
+    Starts,
+    refit_alone,
+    refits,
+    refits_without,
+    register_rows,
+)
 from kunita.data.landmarks import Landmarks
 from kunita.inference.problem import Problem, look, no_step
 from kunita.inference.solve import TOLERANCE
@@ -22,7 +30,8 @@ COHORTS = {
     "pathwise": (kunita.Gaussian(50.0, 5.0), 5.0, "pathwise"),
     "small": (kunita.Gaussian(50.0, 5.0), 5.0, "small"),
 }
-"""Kernel, displacement (RMS, mm) and model; noise on both sides, so that the map carries some of it over."""
+"""Kernel, displacement (RMS, mm) and model; noise on both sides, so that the map carries some of it
+over."""
 
 
 @functools.cache
@@ -48,7 +57,8 @@ def alone(case, i):
 
 @pytest.mark.parametrize("cohort", COHORTS)
 def test_a_batch_finds_what_the_whole_search_finds(cohort):
-    """Both routes converge to 1e-6 of the noise, by different methods and from the noise of different maps."""
+    """Both routes converge to 1e-6 of the noise, by different methods and from the noise of
+    different maps."""
     for seed in (0,) if cohort == "hard" else (0, 1):  # whose search compiles many programs
         case = registered(cohort, seed)
         for refit in list(refits(*case))[:: N - 1]:
@@ -56,7 +66,9 @@ def test_a_batch_finds_what_the_whole_search_finds(cohort):
             assert refit.converged
             assert expected.converged
             np.testing.assert_allclose(refit.predicted.mean, expected.predicted.mean, atol=1e-5)
-            np.testing.assert_allclose(refit.predicted.covariance, expected.predicted.covariance, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(
+                refit.predicted.covariance, expected.predicted.covariance, rtol=1e-4, atol=1e-6
+            )
             np.testing.assert_allclose(refit.jacobians, expected.jacobians, atol=1e-5)
 
 
@@ -69,7 +81,9 @@ def test_what_a_lane_predicts_is_what_its_posterior_predicts(cohort):
         assert not refit.alone
         np.testing.assert_allclose(refit.predicted.mean, at.mean, atol=1e-9)
         np.testing.assert_allclose(refit.predicted.covariance, at.covariance, rtol=1e-8)
-        np.testing.assert_allclose(refit.elsewhere, refit.posterior.move(moving.points[[i]] + 3.0), atol=1e-9)
+        np.testing.assert_allclose(
+            refit.elsewhere, refit.posterior.move(moving.points[[i]] + 3.0), atol=1e-9
+        )
 
 
 def test_what_a_lane_calls_converged_the_search_does_too():
@@ -77,8 +91,16 @@ def test_what_a_lane_calls_converged_the_search_does_too():
     full, moving, fixed = registered("hard")
     for refit in [refit for refit in refits(full, moving, fixed) if not refit.alone]:
         found = refit.posterior
-        problem = Problem(full.kernel, _moving(refit, moving), found.targets, found.noise, full.posterior.trend)
-        state = look(problem, found.alignment, found.trajectory.momenta[0], no_step(problem), found.trajectory.times)
+        problem = Problem(
+            full.kernel, _moving(refit, moving), found.targets, found.noise, full.posterior.trend
+        )
+        state = look(
+            problem,
+            found.alignment,
+            found.trajectory.momenta[0],
+            no_step(problem),
+            found.trajectory.times,
+        )
         assert state.misfit <= TOLERANCE * min(1.0, problem.noise_sd) + 1e-11
         copied = np.asarray(found.trajectory.jacobians[-1]) @ found.alignment.matrix
         kept = np.delete(np.arange(N), refit.landmark)
@@ -96,12 +118,17 @@ def test_a_lane_does_not_depend_on_its_neighbours():
     together = list(refits(full, moving, fixed))
     for order in ([8, 3, 5], [3], [1, 0, 3, 7, 2, 6, 4, 8, 5]):
         for refit in refits_without(full, moving, fixed, [(i,) for i in order]):
-            np.testing.assert_array_equal(refit.predicted.mean, together[refit.landmark].predicted.mean)
-            np.testing.assert_array_equal(refit.predicted.covariance, together[refit.landmark].predicted.covariance)
+            np.testing.assert_array_equal(
+                refit.predicted.mean, together[refit.landmark].predicted.mean
+            )
+            np.testing.assert_array_equal(
+                refit.predicted.covariance, together[refit.landmark].predicted.covariance
+            )
 
 
 def test_what_lanes_cannot_fit_the_whole_search_fits():
-    """A landmark of a gross error bends the fit of all of them so far that the refit without it starts elsewhere."""
+    """A landmark of a gross error bends the fit of all of them so far that the refit without it
+    starts elsewhere."""
     kernel, rms, _ = COHORTS["hard"]
     moving, fixed = landmarks(rms)
     wild = Landmarks(fixed.points + 90.0 * (np.arange(N) == 4)[:, None], None, fixed.covariances)
@@ -114,11 +141,12 @@ def test_what_lanes_cannot_fit_the_whole_search_fits():
     np.testing.assert_allclose(found.predicted.covariance, right.predicted.covariance, rtol=1e-4)
 
 
-# --------------------------------------------------------------------------------------------------------------- shapes
+# ------------------------------------------------------------------------------------------- shapes
 
 
 def test_a_cohort_compiles_one_program_for_each_bucket():
-    """Of five cases with as many numbers of landmarks, two length scales each: two buckets, two programs."""
+    """Of five cases with as many numbers of landmarks, two length scales each: two buckets, two
+    programs."""
     refit_batch.clear_cache()
     sizes = (7, 8, 9, 12, 15)
     for seed, n in enumerate(sizes):
@@ -136,12 +164,13 @@ def test_a_bucket_is_the_smallest_that_holds_the_landmarks(count):
     assert num_points(count, bucket(count)) >= count
 
 
-# --------------------------------------------------------------------------------------------------------------- starts
+# ------------------------------------------------------------------------------------------- starts
 
 
 @pytest.mark.parametrize("left", [(0,), (2, 7)])
 def test_a_refit_starts_where_the_linearised_model_without_the_landmarks_has_its_optimum(left):
-    """By brute force: S and H of the others alone, with the observations y = Sλ that the full fit has explained."""
+    """By brute force: S and H of the others alone, with the observations y = Sλ that the full fit
+    has explained."""
     full, _, _ = registered("easy")
     linear, rows = full.posterior.linear, np.array(left)
     s, h = np.asarray(linear.factor) @ np.asarray(linear.factor).T, np.asarray(linear.design)

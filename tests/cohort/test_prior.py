@@ -15,13 +15,16 @@ TRUE, NOISE = kunita.Gaussian(30.0, 2.0), 0.5
 
 
 def cohort(num_cases, seed=0, counts=(10, 12), sds=None):
-    """Small displacements drawn from the prior itself, in the plane; with sds, marks that bring a noise."""
+    """Small displacements drawn from the prior itself, in the plane; with sds, marks that bring a
+    noise."""
     rng = np.random.default_rng(seed)
     cases = []
     for k in range(num_cases):
         n = int(rng.integers(counts[0], counts[1] + 1))
         x = rng.uniform(0, 100, (n, 2))
-        u = np.linalg.cholesky(np.asarray(TRUE.gram(x, x)) + 1e-9 * np.eye(n)) @ rng.normal(size=(n, 2))
+        u = np.linalg.cholesky(np.asarray(TRUE.gram(x, x)) + 1e-9 * np.eye(n)) @ rng.normal(
+            size=(n, 2)
+        )
         spread = np.full(n, NOISE) if sds is None else rng.choice(sds, n)
         f = x + u + spread[:, None] * rng.normal(size=(n, 2))
         own = None if sds is None else (spread / 2) ** 2  # half of what it should be
@@ -34,13 +37,16 @@ def test_a_cohort_teaches_the_prior_that_made_it():
     prior = learn_prior(cases, Lesson(align="none", model="small"))
     for one, truth in zip(prior.chosen, (30.0, 2.0, NOISE), strict=True):
         assert one.low < truth < one.high, one
-        assert one.high < 2.5 * one.low  # and closely, which no single case of twelve landmarks does
+        assert (
+            one.high < 2.5 * one.low
+        )  # and closely, which no single case of twelve landmarks does
     assert prior.undecided == ()
     assert prior.num_landmarks == sum(len(case) for case in cases)
 
 
 def test_the_flows_evidence_leads_where_deformations_are_large():
-    """The sum over cases of what registering each with the prior says is what the prior's evidence is."""
+    """The sum over cases of what registering each with the prior says is what the prior's evidence
+    is."""
     cases = cohort(3)
     prior = learn_prior(cases)
     assert prior.converged
@@ -50,10 +56,13 @@ def test_the_flows_evidence_leads_where_deformations_are_large():
 
 @pytest.mark.parametrize(("model", "tolerance"), [("small", 1e-3), ("endpoint", 0.03)])
 def test_nothing_of_a_patient_is_in_the_prior_learned_without_it(model, tolerance):
-    """For the flow to first order: what the small model misses of the *others* is measured near the choice on all."""
+    """For the flow to first order: what the small model misses of the *others* is measured near the
+    choice on all."""
     cases = cohort(4)
     spoilt = list(cases)
-    rough = cases[2].fixed.points + 1.5 * np.random.default_rng(9).normal(size=cases[2].fixed.points.shape)
+    rough = cases[2].fixed.points + 1.5 * np.random.default_rng(9).normal(
+        size=cases[2].fixed.points.shape
+    )
     spoilt[2] = Case("case-2", cases[2].moving, kunita.Landmarks(rough))
     before, after = (learn_without_each(some, Lesson(model=model))[2] for some in (cases, spoilt))
     assert before.cases == ("case-0", "case-1", "case-3")
@@ -62,19 +71,26 @@ def test_nothing_of_a_patient_is_in_the_prior_learned_without_it(model, toleranc
 
 
 def test_the_only_case_without_a_noise_is_named():
-    known = [dataclasses.replace(case, fixed=kunita.Landmarks(case.fixed.points, None, 0.25)) for case in cohort(3)]
+    known = [
+        dataclasses.replace(case, fixed=kunita.Landmarks(case.fixed.points, None, 0.25))
+        for case in cohort(3)
+    ]
     with pytest.raises(LandmarkError, match="'case-0' is the only one without"):
         learn_without_each([cohort(1)[0], *known[1:]])
 
 
 def test_several_scales_explain_at_least_as_well():
-    one, two = (learn_prior(cohort(6), Lesson(num_scales=k, model="small", align="none")) for k in (1, 2))
+    one, two = (
+        learn_prior(cohort(6), Lesson(num_scales=k, model="small", align="none")) for k in (1, 2)
+    )
     assert len(two.kernel.kernels) == 2
     assert two.evidence >= one.evidence - 0.5  # their hyper-priors differ
 
 
 def test_a_factor_on_the_noise_of_the_files_is_learned():
-    prior = learn_prior(cohort(10, sds=(0.3, 1.5)), Lesson(scale_noise=True, align="none", model="small"))
+    prior = learn_prior(
+        cohort(10, sds=(0.3, 1.5)), Lesson(scale_noise=True, align="none", model="small")
+    )
     assert prior.noise_mm is None
     factor = prior.chosen[-1]
     assert factor.name == "noise factor"
@@ -105,14 +121,23 @@ def test_a_prior_without_a_noise_cannot_serve_landmarks_without_one():
 
 @pytest.mark.parametrize(
     "kernel",
-    [TRUE, kunita.RationalQuadratic(10.0, 2.0, alpha=2.0), kunita.Gaussian(20.0, 1.0) + kunita.Matern52(5.0, 0.5)],
+    [
+        TRUE,
+        kunita.RationalQuadratic(10.0, 2.0, alpha=2.0),
+        kunita.Gaussian(20.0, 1.0) + kunita.Matern52(5.0, 0.5),
+    ],
 )
 def test_a_prior_survives_its_file(tmp_path, kernel):
     prior = kunita.Prior(kernel, 0.5, cases=("a", "b"), num_landmarks=30, evidence=-3.5)
     write_prior(tmp_path / "prior.json", prior)
     again = read_prior(tmp_path / "prior.json")
     assert again.kernel == prior.kernel
-    assert (again.noise_mm, again.cases, again.num_landmarks, again.evidence) == (0.5, ("a", "b"), 30, -3.5)
+    assert (again.noise_mm, again.cases, again.num_landmarks, again.evidence) == (
+        0.5,
+        ("a", "b"),
+        30,
+        -3.5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,9 +147,18 @@ def test_a_prior_survives_its_file(tmp_path, kernel):
         ("[]", "an object with a 'kernel'"),
         ('{"kernel": {"family": "cubic"}}', "expected one of"),
         ('{"kernel": {"family": "gaussian", "length_scale_mm": 3}}', "amplitude_mm"),
-        ('{"kernel": {"family": "gaussian", "length_scale_mm": -3, "amplitude_mm": 1}}', "length_scale"),
-        ('{"kernel": {"family": "gaussian", "length_scale_mm": 3, "amplitude_mm": 1}, "noise_mm": 0}', "noise_mm"),
-        ('{"kernel": {"family": "gaussian", "length_scale_mm": 3, "amplitude_mm": 1}, "align": "bent"}', "align"),
+        (
+            '{"kernel": {"family": "gaussian", "length_scale_mm": -3, "amplitude_mm": 1}}',
+            "length_scale",
+        ),
+        (
+            '{"kernel": {"family": "gaussian", "length_scale_mm": 3, "amplitude_mm": 1}, "noise_mm": 0}',
+            "noise_mm",
+        ),
+        (
+            '{"kernel": {"family": "gaussian", "length_scale_mm": 3, "amplitude_mm": 1}, "align": "bent"}',
+            "align",
+        ),
     ],
 )
 def test_what_is_no_prior_is_refused_in_one_line(tmp_path, text, words):
@@ -138,7 +172,13 @@ def test_what_is_no_prior_is_refused_in_one_line(tmp_path, text, words):
 
 def test_what_makes_no_sense_is_refused():
     cases = cohort(2)
-    for wrong in ({"family": "cubic"}, {"num_scales": 0}, {"align": "bent"}, {"model": "big"}, {"scale_noise": True}):
+    for wrong in (
+        {"family": "cubic"},
+        {"num_scales": 0},
+        {"align": "bent"},
+        {"model": "big"},
+        {"scale_noise": True},
+    ):
         with pytest.raises(ArgumentError, match=next(iter(wrong))):
             learn_prior(cases, Lesson(**wrong))
     with pytest.raises(ArgumentError, match="at least 3"):

@@ -1,4 +1,5 @@
-"""A study leaves out what it says and learns nothing from it; its tables and words say what was found."""
+"""A study leaves out what it says and learns nothing from it; its tables and words say what was
+found."""
 
 import dataclasses
 import functools
@@ -21,9 +22,9 @@ from kunita.cohort.study_tables import (
     method_row,
 )
 from kunita.data.case import Case
-from kunita.data.cohort import generated_cohort
 from kunita.data.landmarks import Landmarks
 from kunita.errors import LandmarkError
+from kunita.phantoms.cohorts import generated_cohort
 from kunita.prior import Prior
 from kunita.scores import case_draws
 
@@ -58,16 +59,20 @@ def one(method, case=0, found=None):
     return [each for each in (found or tried()) if each.method == method][case]
 
 
-# --------------------------------------------------------------------------------------------------- what is left out
+# --------------------------------------------------------------------------------- what is left out
 
 
 def test_every_method_is_tried_on_every_landmark_of_every_case():
-    assert [(each.method, each.case.name) for each in tried()] == [(m, c.name) for m in METHODS for c in cohort()]
+    assert [(each.method, each.case.name) for each in tried()] == [
+        (m, c.name) for m in METHODS for c in cohort()
+    ]
     for each in tried():
         assert each.alone.rows.tolist() == list(range(N))
         assert each.region.rows.tolist() == region_of(each.case.moving.points).tolist()
         np.testing.assert_array_equal(each.alone.predictions.observed, each.case.fixed.points)
-        np.testing.assert_array_equal(each.region.predictions.observed, each.case.fixed.points[each.region.rows])
+        np.testing.assert_array_equal(
+            each.region.predictions.observed, each.case.fixed.points[each.region.rows]
+        )
 
 
 @pytest.mark.parametrize("n", [5, 6, 12, 16])
@@ -95,7 +100,9 @@ def test_a_region_is_predicted_by_a_registration_of_the_others():
     others = register_rows(moving.take(kept), fixed.take(kept), N, kernel=PRIOR.kernel)
     alone = others.posterior.predict(moving.points)
     held = one(OWN).region
-    np.testing.assert_allclose(held.predictions.means, alone.mean[left], atol=1e-5)  # both converge to 1e-6 mm
+    np.testing.assert_allclose(
+        held.predictions.means, alone.mean[left], atol=1e-5
+    )  # both converge to 1e-6 mm
     expected = alone.covariance[left] + 0.7**2 * np.eye(3)
     np.testing.assert_allclose(held.predictions.covariances, expected, rtol=1e-5)
     np.testing.assert_allclose(held.map_stds_mm, alone.std[left], rtol=1e-5)
@@ -114,10 +121,13 @@ def test_refits_and_the_closed_form_agree_to_first_order():
 
 def test_the_papers_setting_passes_over_what_files_say_of_the_noise():
     noisy = tuple(
-        dataclasses.replace(case, fixed=Landmarks(case.fixed.points, None, np.linspace(0.1, 4, N))) for case in cohort()
+        dataclasses.replace(case, fixed=Landmarks(case.fixed.points, None, np.linspace(0.1, 4, N)))
+        for case in cohort()
     )
     found = study(noisy[:1], trained(noisy[:1])[:1], exact=False)
-    np.testing.assert_array_equal(one("paper", 0, found).alone.predictions.means, one("paper").alone.predictions.means)
+    np.testing.assert_array_equal(
+        one("paper", 0, found).alone.predictions.means, one("paper").alone.predictions.means
+    )
 
 
 def test_landmarks_that_the_others_cannot_align_are_refused_by_name():
@@ -127,11 +137,14 @@ def test_landmarks_that_the_others_cannot_align_are_refused_by_name():
     moving = Landmarks(points, [f"p{i}" for i in range(N)])
     fixed = Landmarks(points + 1.0, moving.names, 1.0)
     full = register_rows(moving, fixed, N, kernel=PRIOR.kernel)
-    with pytest.raises(LandmarkError, match="without p3 the 11 other landmarks do not determine the rigid alignment"):
+    with pytest.raises(
+        LandmarkError,
+        match="without p3 the 11 other landmarks do not determine the rigid alignment",
+    ):
         refit_without_all(full, moving, fixed, (3,))
 
 
-# ------------------------------------------------------------------------------------------------------------- learning
+# ----------------------------------------------------------------------------------------- learning
 
 
 def test_a_case_has_no_say_in_what_baselines_learn_for_it():
@@ -143,7 +156,7 @@ def test_a_case_has_no_say_in_what_baselines_learn_for_it():
         assert one(method, 1, here).sd_mm != one(method, 1, there).sd_mm
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 @pytest.mark.parametrize("left_out", ["alone", "region"])
@@ -165,7 +178,11 @@ def test_the_map_alone_is_surer_than_map_and_noise_by_the_noise():
 
 
 def test_only_methods_that_tell_landmarks_apart_have_a_rank_correlation():
-    told = {row.method for row in (method_row(each, DRAWS) for each in collected(tried())) if row.rank_correlation}
+    told = {
+        row.method
+        for row in (method_row(each, DRAWS) for each in collected(tried()))
+        if row.rank_correlation
+    }
     assert told == {"paper", "small", OWN}
 
 
@@ -175,7 +192,9 @@ def test_differences_are_paired_and_change_sign_with_their_order():
     cases = [case_row(each) for each in tried()]
     by_case = [[row.error_mm for row in cases if row.method == name] for name in (OWN, "rigid")]
     assert there.error_mm == pytest.approx(np.mean(np.subtract(*by_case)))
-    assert (there.error_low_mm, there.error_high_mm) == pytest.approx((-back.error_high_mm, -back.error_low_mm))
+    assert (there.error_low_mm, there.error_high_mm) == pytest.approx(
+        (-back.error_high_mm, -back.error_low_mm)
+    )
     assert there.better_cases + back.better_cases == 3
 
 
@@ -189,10 +208,17 @@ def test_the_difference_of_a_method_and_itself_is_nothing():
 def test_the_table_of_cases_says_what_was_learned():
     rows = {row.method: row for row in map(case_row, tried()) if row.case == cohort()[0].name}
     own, rigid = rows[OWN], rows["rigid"]
-    assert (own.length_scale_mm, own.amplitude_mm, own.noise_mm, own.learned_on) == (40.0, 2.0, 0.7, 2)
+    assert (own.length_scale_mm, own.amplitude_mm, own.noise_mm, own.learned_on) == (
+        40.0,
+        2.0,
+        0.7,
+        2,
+    )
     assert rigid.constant_sd_mm == one("rigid").sd_mm
     assert (rigid.kernel, rigid.learned_on) == (None, None)
-    summed = dataclasses.replace(one(OWN), prior=dataclasses.replace(PRIOR, kernel=PRIOR.kernel + PRIOR.kernel))
+    summed = dataclasses.replace(
+        one(OWN), prior=dataclasses.replace(PRIOR, kernel=PRIOR.kernel + PRIOR.kernel)
+    )
     assert case_row(summed).length_scale_mm is None
     assert case_row(summed).kernel.count("40") == 2
 
@@ -204,15 +230,19 @@ def test_the_band_of_coverage_is_around_the_coverage():
     np.testing.assert_allclose(middle, [np.mean(own.pits <= k / 20) for k in range(1, 20)])
 
 
-# ------------------------------------------------------------------------------------------------------------- findings
+# ----------------------------------------------------------------------------------------- findings
 
 
 def said(found, learning=Learning.OTHERS):
     single, regional = collected(found), collected(found, "region")
     draws = case_draws(single[0].num_cases, 0)
-    methods, regions = (tuple(method_row(each, draws) for each in part) for part in (single, regional))
+    methods, regions = (
+        tuple(method_row(each, draws) for each in part) for part in (single, regional)
+    )
     rows = tuple(difference_rows(single, draws))
-    return "\n".join(findings(methods, regions, rows, tuple(map(case_row, found)), learning, exact=False))
+    return "\n".join(
+        findings(methods, regions, rows, tuple(map(case_row, found)), learning, exact=False)
+    )
 
 
 def shifted(found, method, by):
@@ -236,7 +266,13 @@ def test_what_the_interval_leaves_open_is_said_to_be_chance():
         a.case.name: b.alone.predictions.errors.mean() / a.alone.predictions.errors.mean()
         for a, b in zip(rigid, own, strict=True)
     }
-    open_sign = said([*shifted(tried(), "rigid", lambda case: ratio[case] * (1 + 0.1 * (names.index(case) - 1)) - 1)])
+    open_sign = said(
+        [
+            *shifted(
+                tried(), "rigid", lambda case: ratio[case] * (1 + 0.1 * (names.index(case) - 1)) - 1
+            )
+        ]
+    )
     assert re.search(r"could be chance\) (closer|farther off) than rigid", open_sign)
 
 
@@ -250,7 +286,13 @@ def test_the_words_say_where_the_parameters_come_from_and_what_did_not_converge(
 
 
 def test_one_case_has_no_intervals_and_the_words_say_so():
-    text = said([each for each in tried() if each.case is tried()[0].case or each.case.name == cohort()[0].name])
+    text = said(
+        [
+            each
+            for each in tried()
+            if each.case is tried()[0].case or each.case.name == cohort()[0].name
+        ]
+    )
     assert "no intervals" in text
     assert " to " not in text.splitlines()[1]
 
@@ -262,4 +304,6 @@ def test_cases_of_five_landmarks_are_enough_and_may_be_beside_larger_ones():
     found = study((small, bare_cohort()[0]), [Trained(OWN, (PRIOR, PRIOR))], exact=False)
     assert all(np.isfinite(each.alone.predictions.log_scores).all() for each in found)
     assert [len(each.region.rows) for each in found if each.case is small] == [1] * 5
-    np.testing.assert_array_equal(one(OWN, 1, found).alone.predictions.means, one(OWN).alone.predictions.means)
+    np.testing.assert_array_equal(
+        one(OWN, 1, found).alone.predictions.means, one(OWN).alone.predictions.means
+    )

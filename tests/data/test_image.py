@@ -20,7 +20,9 @@ def test_index_undoes_world(grid):
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
 def test_spacing_is_the_distance_of_neighbours_and_volume_that_of_a_voxel(grid):
     for axis, step in enumerate(np.eye(grid.dimension)):
-        assert np.isclose(np.linalg.norm(grid.world(step) - grid.world(0 * step)), grid.spacing[axis])
+        assert np.isclose(
+            np.linalg.norm(grid.world(step) - grid.world(0 * step)), grid.spacing[axis]
+        )
     assert np.isclose(grid.voxel_volume, np.prod(grid.spacing))
 
 
@@ -52,7 +54,9 @@ def test_grids_that_cannot_be_are_refused(shape, affine, message):
 
 def test_tiny_and_huge_voxels_are_fine():
     for size in (1e-4, 1e4):
-        assert Grid((3, 3, 3), np.diag([size, size, size, 1])).voxel_volume == pytest.approx(size**3)
+        assert Grid((3, 3, 3), np.diag([size, size, size, 1])).voxel_volume == pytest.approx(
+            size**3
+        )
 
 
 def test_an_image_has_the_grid_of_its_data_with_or_without_channels():

@@ -30,13 +30,17 @@ def test_without_names_pairs_are_by_order_and_numbered():
 
 def test_covariances_travel_with_their_points():
     covariances = np.array([k * np.eye(2) for k in (1, 2, 3)])
-    pairs = match(Landmarks(POINTS, ("a", "b", "c"), covariances), Landmarks(POINTS[:2], ("c", "a")))
+    pairs = match(
+        Landmarks(POINTS, ("a", "b", "c"), covariances), Landmarks(POINTS[:2], ("c", "a"))
+    )
     np.testing.assert_array_equal(pairs.moving.covariances, covariances[[0, 2]])
 
 
 @pytest.mark.parametrize("variances", [2.0, [2.0, 2.0, 2.0]])
 def test_variances_stand_for_isotropic_covariances(variances):
-    np.testing.assert_array_equal(Landmarks(POINTS, None, variances).covariances, 2 * np.tile(np.eye(2), (3, 1, 1)))
+    np.testing.assert_array_equal(
+        Landmarks(POINTS, None, variances).covariances, 2 * np.tile(np.eye(2), (3, 1, 1))
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,20 +55,45 @@ def test_variances_stand_for_isotropic_covariances(variances):
         ({"points": POINTS, "names": ("a", "b", "a")}, "'a' is used more than once"),
         ({"points": POINTS, "names": ("a", " ", "c")}, "row 1 is empty"),
         ({"points": POINTS, "names": ("a", "a\u2028", "c")}, "'a' is used more than once"),
-        ({"points": POINTS, "undefined": [7]}, "undefined: expected places from 0 to 3, 4 being listed, found 7"),
+        (
+            {"points": POINTS, "undefined": [7]},
+            "undefined: expected places from 0 to 3, 4 being listed, found 7",
+        ),
         ({"points": POINTS, "undefined": [-1]}, "undefined: .* found -1"),
-        ({"points": POINTS, "undefined": [1, 1]}, "undefined: expected distinct places, found 1 2 times"),
-        ({"points": POINTS, "undefined": [1.5]}, r"undefined: expected whole numbers, found \[1.5\]"),
-        ({"points": POINTS, "undefined": np.array([False, True])}, "undefined: expected whole numbers"),
+        (
+            {"points": POINTS, "undefined": [1, 1]},
+            "undefined: expected distinct places, found 1 2 times",
+        ),
+        (
+            {"points": POINTS, "undefined": [1.5]},
+            r"undefined: expected whole numbers, found \[1.5\]",
+        ),
+        (
+            {"points": POINTS, "undefined": np.array([False, True])},
+            "undefined: expected whole numbers",
+        ),
         ({"points": POINTS, "covariances": np.eye(2)}, "expected shape"),
         (
-            {"points": POINTS, "names": ("a", "b", "c"), "covariances": np.array([np.eye(2), -np.eye(2), np.eye(2)])},
+            {
+                "points": POINTS,
+                "names": ("a", "b", "c"),
+                "covariances": np.array([np.eye(2), -np.eye(2), np.eye(2)]),
+            },
             "'b'.*positive",
         ),
-        ({"points": POINTS, "covariances": np.array([np.eye(2), np.zeros((2, 2)), np.eye(2)])}, "positive definite"),
-        ({"points": POINTS, "covariances": np.array([np.eye(2), [[1, 0.5], [0, 1]], np.eye(2)])}, "symmetric"),
+        (
+            {"points": POINTS, "covariances": np.array([np.eye(2), np.zeros((2, 2)), np.eye(2)])},
+            "positive definite",
+        ),
+        (
+            {"points": POINTS, "covariances": np.array([np.eye(2), [[1, 0.5], [0, 1]], np.eye(2)])},
+            "symmetric",
+        ),
         ({"points": POINTS, "covariances": np.full((3, 2, 2), np.nan)}, "'1'.*not finite"),
-        ({"points": POINTS, "covariances": np.tile(np.diag([1e-3, 1e12]), (3, 1, 1))}, "'1'.*too flat"),
+        (
+            {"points": POINTS, "covariances": np.tile(np.diag([1e-3, 1e12]), (3, 1, 1))},
+            "'1'.*too flat",
+        ),
         ({"points": POINTS, "covariances": [1.0, -1.0, 1.0]}, "'2'.*not positive definite"),
     ],
 )
@@ -76,7 +105,8 @@ def test_bad_landmarks_are_refused_by_name(arguments, message):
 @pytest.mark.parametrize("blank", [" ", "\t", "\n", "\u00a0", "\u2028", "\u3000"])
 def test_blanks_around_names_are_no_part_of_them(blank):
     pairs = match(
-        Landmarks(POINTS, (f"{blank}a", "b", f"c{blank}d{blank}")), Landmarks(POINTS, ("b", f"c{blank}d", "a"))
+        Landmarks(POINTS, (f"{blank}a", "b", f"c{blank}d{blank}")),
+        Landmarks(POINTS, ("b", f"c{blank}d", "a")),
     )
     assert pairs.labels == ("a", "b", f"c{blank}d")
 
@@ -102,7 +132,8 @@ def test_sets_that_cannot_be_paired_are_refused(fixed, message):
 
 
 def test_undefined_landmarks_keep_the_places_of_the_others():
-    """Of ten listed landmarks the moving side lacks the third, the fixed side the seventh: eight pairs remain."""
+    """Of ten listed landmarks the moving side lacks the third, the fixed side the seventh: eight
+    pairs remain."""
     points = np.random.default_rng(0).normal(size=(10, 3))
     moving = Landmarks(np.delete(points, 2, axis=0), undefined=(2,))
     fixed = Landmarks(np.delete(points, 6, axis=0), undefined=(6,))
@@ -122,7 +153,8 @@ def test_undefined_landmarks_count_when_counts_are_compared():
 
 
 def test_numbers_opposite_no_names_are_places():
-    """A shuffled or shortened list of numbered landmarks opposite a plain one is not paired row by row."""
+    """A shuffled or shortened list of numbered landmarks opposite a plain one is not paired row by
+    row."""
     points = np.random.default_rng(0).normal(size=(6, 2))
     plain, order = Landmarks(points), [4, 2, 0, 5, 1]
     numbered = Landmarks(points[order], [str(i + 1) for i in order])

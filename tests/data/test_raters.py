@@ -1,4 +1,5 @@
-"""Several raters become one point with a covariance: robust, never singular, and honest about its size."""
+"""Several raters become one point with a covariance: robust, never singular, and honest about its
+size."""
 
 import os
 from pathlib import Path
@@ -33,7 +34,11 @@ def test_the_covariance_of_the_pooled_point_holds_the_truth_as_often_as_it_says(
         pooled = kunita.pool_raters(raters(truth, roots, 5, seed + 100))
         error = pooled.points - truth
         squared += list(np.einsum("na,nab,nb->n", error, np.linalg.inv(pooled.covariances), error))
-    for level in (0.5, 0.8, 0.95):  # a covariance estimated from five marks has heavier tails than a known one
+    for level in (
+        0.5,
+        0.8,
+        0.95,
+    ):  # a covariance estimated from five marks has heavier tails than a known one
         assert abs(np.mean(np.array(squared) <= chi2.ppf(level, d)) - level) < 0.06
 
 
@@ -44,7 +49,9 @@ def test_many_raters_give_the_mean_and_the_sample_covariance():
     pooled, single = kunita.pool_raters(sets), kunita.pool_raters(sets, spread="rater")
     sample = np.array([np.cov(marks[:, i].T) for i in range(4)])
     assert np.allclose(pooled.points, marks.mean(axis=0), atol=0.02)
-    assert np.allclose(single.covariances, sample, atol=0.06 * sample.max())  # one mark in a hundred weighs less
+    assert np.allclose(
+        single.covariances, sample, atol=0.06 * sample.max()
+    )  # one mark in a hundred weighs less
     assert np.allclose(single.covariances, 4000 * pooled.covariances, rtol=1e-2)
 
 
@@ -54,7 +61,9 @@ def test_a_wild_mark_hardly_moves_the_pooled_point():
     wild = sets[4].points.copy()
     wild[7] += 40.0
     with_wild = [*sets[:4], kunita.Landmarks(wild)]
-    moved = np.linalg.norm(kunita.pool_raters(with_wild).points[7] - kunita.pool_raters(sets[:4]).points[7])
+    moved = np.linalg.norm(
+        kunita.pool_raters(with_wild).points[7] - kunita.pool_raters(sets[:4]).points[7]
+    )
     assert moved < 2.0  # a plain mean would move by 40·√3/5 = 13.9 mm
     name, rater, distance = max(far_marks(with_wild), key=lambda mark: mark[2])
     assert (name, rater) == ("8", 4)
@@ -62,7 +71,8 @@ def test_a_wild_mark_hardly_moves_the_pooled_point():
 
 
 def spread_out(seed, n=32, count=5, d=3):
-    """Marks of landmarks whose covariances are themselves drawn, around 1 mm², as the pooling believes."""
+    """Marks of landmarks whose covariances are themselves drawn, around 1 mm², as the pooling
+    believes."""
     rng = np.random.default_rng(seed)
     roots = np.linalg.cholesky(invwishart(d + 4, 3 * np.eye(d)).rvs(n, random_state=rng))
     return raters(rng.uniform(0, 100, (n, d)), roots, count, seed + 1)
@@ -70,7 +80,8 @@ def spread_out(seed, n=32, count=5, d=3):
 
 @pytest.mark.parametrize(("count", "most"), [(2, 0.05), (3, 0.02), (5, 0.02)])
 def test_few_of_honest_marks_are_called_far(count, most):
-    """A share of 0.005, and what it costs to learn how unlike landmarks are, which two raters can hardly tell."""
+    """A share of 0.005, and what it costs to learn how unlike landmarks are, which two raters can
+    hardly tell."""
     called = sum(len(far_marks(spread_out(seed, count=count))) for seed in range(8))
     assert called / (8 * 32 * count) < most
 
@@ -94,17 +105,26 @@ def test_two_raters_who_disagree_are_both_far():
     a, b = spread_out(3, count=2)
     wild = b.points.copy()
     wild[7] += 40
-    assert {("8", 0), ("8", 1)} <= {(name, rater) for name, rater, _ in far_marks([a, kunita.Landmarks(wild)])}
+    assert {("8", 0), ("8", 1)} <= {
+        (name, rater) for name, rater, _ in far_marks([a, kunita.Landmarks(wild)])
+    }
 
 
 def test_the_chance_of_a_mark_is_the_share_of_draws_that_lie_farther_off():
-    """By simulation: covariances given the others' scatter, then a mark and the others' mean given the covariance."""
+    """By simulation: covariances given the others' scatter, then a mark and the others' mean given
+    the covariance."""
     rng = np.random.default_rng(0)
-    others, mark, prior = rng.normal(size=(4, 3)), np.array([2.0, -1.5, 1.0]), _Prior(np.diag([1.0, 0.5, 2.0]), 2.5)
+    others, mark, prior = (
+        rng.normal(size=(4, 3)),
+        np.array([2.0, -1.5, 1.0]),
+        _Prior(np.diag([1.0, 0.5, 2.0]), 2.5),
+    )
     centred = others - others.mean(axis=0)
     spread = 2.5 * prior.common + centred.T @ centred
     drawn = invwishart(2.5 + 3 + 1 + 3, spread).rvs(200_000, random_state=rng)
-    misses = np.einsum("sab,sb->sa", np.linalg.cholesky(drawn), rng.normal(size=(200_000, 3))) * np.sqrt(1 + 1 / 4)
+    misses = np.einsum(
+        "sab,sb->sa", np.linalg.cholesky(drawn), rng.normal(size=(200_000, 3))
+    ) * np.sqrt(1 + 1 / 4)
     size = lambda miss: np.einsum("...a,ab,...b", miss, np.linalg.inv(spread), miss)
     share = np.mean(size(misses) > size(mark - others.mean(axis=0)))
     assert _chance(mark, others, prior) == pytest.approx(share, abs=4 * np.sqrt(share / 200_000))
@@ -142,7 +162,9 @@ def test_landmarks_are_matched_by_name_and_may_be_missing_in_some_files():
 def test_landmarks_without_names_keep_their_places_whoever_lacks_one():
     truth, roots = problem(12, n=6)
     a, b, c = (rater.points for rater in raters(truth, 0.1 * roots, 3, 13))
-    without = lambda points, *places: kunita.Landmarks(np.delete(points, places, axis=0), undefined=places)
+    without = lambda points, *places: kunita.Landmarks(
+        np.delete(points, places, axis=0), undefined=places
+    )
     pooled = kunita.pool_raters([without(a, 1), kunita.Landmarks(b), kunita.Landmarks(c)])
     assert np.abs(pooled.points - truth).max() < 1
     nobody = kunita.pool_raters([without(a, 2), without(b, 2), without(c, 2, 4)])
@@ -152,7 +174,8 @@ def test_landmarks_without_names_keep_their_places_whoever_lacks_one():
 
 
 def test_two_raters_who_agree_exactly_and_a_third_who_does_not_can_be_pooled():
-    """Marks on whole voxels coincide easily: their median distance is zero, and still there is a spread."""
+    """Marks on whole voxels coincide easily: their median distance is zero, and still there is a
+    spread."""
     truth, _ = problem(14, n=8)
     off = truth + np.random.default_rng(15).normal(size=truth.shape)
     pooled = kunita.pool_raters([kunita.Landmarks(x) for x in (truth, truth, off)])
@@ -170,7 +193,9 @@ def test_sets_that_cannot_be_pooled_are_refused():
     with pytest.raises(LandmarkError, match="agree exactly"):
         kunita.pool_raters([a, a])
     with pytest.raises(LandmarkError, match="no landmark was marked by two"):
-        kunita.pool_raters([kunita.Landmarks(truth, list("abcde")), kunita.Landmarks(truth, list("fghij"))])
+        kunita.pool_raters(
+            [kunita.Landmarks(truth, list("abcde")), kunita.Landmarks(truth, list("fghij"))]
+        )
     with pytest.raises(LandmarkError, match="mixed dimensions"):
         kunita.pool_raters([a, kunita.Landmarks(truth[:, :2])])
     with pytest.raises(ArgumentError, match="spread"):

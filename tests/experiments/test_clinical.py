@@ -1,4 +1,5 @@
-"""The clinical experiment in small: a cohort whose truth has a length scale, and what is said of it."""
+"""The clinical experiment in small: a cohort whose truth has a length scale, and what is said of
+it."""
 
 import dataclasses
 import functools
@@ -11,7 +12,16 @@ from kunita.data.case import Case
 from kunita.data.image import Image
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError
-from kunita.experiments.clinical import FULL, QUICK, Generated, Settings, _outcome, _registered, cases_of, clinical
+from kunita.experiments.clinical import (
+    FULL,
+    QUICK,
+    Generated,
+    Settings,
+    _outcome,
+    _registered,
+    cases_of,
+    clinical,
+)
 from kunita.experiments.clinical_findings import (
     _change,
     _how_it_ended,
@@ -21,7 +31,15 @@ from kunita.experiments.clinical_findings import (
     _whose_noise,
     panels_say,
 )
-from kunita.experiments.clinical_tables import Outcome, Prior, PriorRow, best_row, outliers, paired, scored
+from kunita.experiments.clinical_tables import (
+    Outcome,
+    Prior,
+    PriorRow,
+    best_row,
+    outliers,
+    paired,
+    scored,
+)
 from kunita.experiments.experiment import Experiment
 from kunita.figures.clinical import SCALE_BAR_MM, Distances, box_plots
 from kunita.scores import LEVELS
@@ -32,14 +50,29 @@ SMALL = Settings(length_scales_mm=(8.0, TRUTH_MM, 160.0), panels_mm=(TRUTH_MM,))
 
 
 def case(seed: int, *, images: bool = False, known: bool = True) -> Case:
-    """A 2-D case displaced by a smooth field of a known length scale, then turned, then marked with noise."""
+    """A 2-D case displaced by a smooth field of a known length scale, then turned, then marked with
+    noise."""
     n = 11 - seed % 2
     moving, fixed = gp_displaced(n, seed, length_scale=TRUTH_MM, side=100.0, rms=2.0, d=2)
     rng = np.random.default_rng(seed)
     turned = fixed @ rotation(2, seed=7).T + 3.0
-    marked = Landmarks(turned + NOISE_MM * rng.normal(size=(n, 2)), None, NOISE_MM**2 if known else None)
-    image = Image(np.add.outer(np.arange(12.0), np.arange(12.0)), np.diag([15.0, 15, 1])) if images else None
-    return Case(f"case {seed}", Landmarks(moving), marked, image, image, true_moving=moving, true_fixed=turned)
+    marked = Landmarks(
+        turned + NOISE_MM * rng.normal(size=(n, 2)), None, NOISE_MM**2 if known else None
+    )
+    image = (
+        Image(np.add.outer(np.arange(12.0), np.arange(12.0)), np.diag([15.0, 15, 1]))
+        if images
+        else None
+    )
+    return Case(
+        f"case {seed}",
+        Landmarks(moving),
+        marked,
+        image,
+        image,
+        true_moving=moving,
+        true_fixed=turned,
+    )
 
 
 @functools.cache
@@ -75,7 +108,8 @@ def test_uncertainty_falls_as_smoothness_rises_where_amplitude_and_noise_are_hel
 
 
 AMPLITUDE_MM, DRAWS, LARGEST = 2.0, 30, 11
-"""Of draws from the prior itself, in as many rows as the cases of the experiment: one program serves both."""
+"""Of draws from the prior itself, in as many rows as the cases of the experiment: one program
+serves both."""
 
 
 def drawn(seed: int) -> Case:
@@ -90,8 +124,11 @@ def drawn(seed: int) -> Case:
 
 @functools.cache
 def coverages(amplitude_mm: float) -> np.ndarray:
-    """(draws, levels) the share of the landmarks of each draw inside regions predicted without them."""
-    return np.array([scored(tuple(_left_out(drawn(seed), amplitude_mm))).coverage for seed in range(DRAWS)])
+    """(draws, levels) the share of the landmarks of each draw inside regions predicted without
+    them."""
+    return np.array(
+        [scored(tuple(_left_out(drawn(seed), amplitude_mm))).coverage for seed in range(DRAWS)]
+    )
 
 
 def _left_out(one: Case, amplitude_mm: float):
@@ -148,13 +185,18 @@ def test_findings_give_the_numbers_of_the_tables():
     assert f"σ = {TRUTH_MM:g} mm by the log score ({best_row(rows(), 'nll').nll:.2f})" in said
     assert "prefers no deformation at all" in said
     assert "Every refit converged" in said
-    assert f"Of {3 * SEEDS} fits" in said  # the noise is known: under the alignment alone there is nothing to choose
+    assert (
+        f"Of {3 * SEEDS} fits" in said
+    )  # the noise is known: under the alignment alone there is nothing to choose
 
 
 def test_without_images_and_with_few_cases_both_are_said():
     alone = clinical([case(0, known=False)], Settings(length_scales_mm=(TRUTH_MM,), panels_mm=()))
     said = " ".join(alone.findings)
-    assert [plate.name for plate in alone.plates] == ["clinical_leave_one_out", "clinical_calibration"]
+    assert [plate.name for plate in alone.plates] == [
+        "clinical_leave_one_out",
+        "clinical_calibration",
+    ]
     assert "No case has images" in said
     assert "on the case itself" in said
     used = alone.tables[2].rows[-1]
@@ -166,7 +208,9 @@ def test_without_images_and_with_few_cases_both_are_said():
 
 def test_differences_are_paired_by_landmark_and_their_errors_are_over_cases():
     found = {prior: _outcomes(prior) for prior in ("rigid", f"{TRUTH_MM:g}")}
-    shuffled = [found["rigid"][k] for k in np.random.default_rng(0).permutation(len(found["rigid"]))]
+    shuffled = [
+        found["rigid"][k] for k in np.random.default_rng(0).permutation(len(found["rigid"]))
+    ]
     gain = paired(shuffled, found[f"{TRUTH_MM:g}"], "honest_mm")
     best, rigid = best_row(rows(), "honest_mean_mm"), rows()[0]
     assert gain.mean_mm == pytest.approx(best.gain_mm)
@@ -176,7 +220,12 @@ def test_differences_are_paired_by_landmark_and_their_errors_are_over_cases():
     assert gain.se_mm == pytest.approx(best.gain_se_mm)
     assert best.gain_se_mm**2 == pytest.approx(np.var(means) / (SEEDS - 1))
     assert rigid.behind_best_mm == pytest.approx(best.gain_mm)
-    assert (best.behind_best_mm, best.behind_best_se_mm, rigid.gain_mm, rigid.gain_se_mm) == (0, 0, 0, 0)
+    assert (best.behind_best_mm, best.behind_best_se_mm, rigid.gain_mm, rigid.gain_se_mm) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def _outcomes(prior: str) -> list[Outcome]:
@@ -184,31 +233,47 @@ def _outcomes(prior: str) -> list[Outcome]:
 
 
 def test_words_follow_the_numbers():
-    assert [_change(2, 20), _change(20, 2), _change(9, 11)] == ["holds", "does not hold", "no more than chance"]
+    assert [_change(2, 20), _change(20, 2), _change(9, 11)] == [
+        "holds",
+        "does not hold",
+        "no more than chance",
+    ]
     rigid, small, best, _ = rows()
     eager = dataclasses.replace(small, length_scale_mm=20.0, gain_mm=0.86 * best.gain_mm)
     said = next(_small_scales(rigid, [small, eager, best]))
     assert "– holds at σ = 8 mm, does not hold at σ = 20 mm and σ = 40 mm" in said
     assert "86 % (σ = 20 mm)" in said
     for useless in ({"gain_mm": 0.01 * rigid.honest_mean_mm}, {"gain_se_mm": best.gain_mm}):
-        assert "– undecided" in next(_small_scales(rigid, [small, dataclasses.replace(best, **useless)]))
-    calm, wild = (dataclasses.replace(small, paper_sd_mm=best.paper_sd_mm + more) for more in (-0.1, 0.1))
+        assert "– undecided" in next(
+            _small_scales(rigid, [small, dataclasses.replace(best, **useless)])
+        )
+    calm, wild = (
+        dataclasses.replace(small, paper_sd_mm=best.paper_sd_mm + more) for more in (-0.1, 0.1)
+    )
     assert "by the paper's measure it holds at σ = 8 mm (" in next(_variation([wild, best]))
     assert "by the paper's measure it does not hold at σ = 8 mm (" in next(_variation([calm, best]))
 
 
 def test_priors_that_cannot_be_told_from_the_best_are_named_with_it():
     _, small, best, _ = rows()
-    near, far = (dataclasses.replace(small, behind_best_mm=mean, behind_best_se_mm=0.1) for mean in (0.19, 0.21))
+    near, far = (
+        dataclasses.replace(small, behind_best_mm=mean, behind_best_se_mm=0.1)
+        for mean in (0.19, 0.21)
+    )
     assert _rivals([near, best], "behind_best").endswith("is σ = 8 mm")
-    assert _rivals([near, best, dataclasses.replace(near, length_scale_mm=9.0)], "behind_best").endswith("and σ = 9 mm")
+    assert _rivals(
+        [near, best, dataclasses.replace(near, length_scale_mm=9.0)], "behind_best"
+    ).endswith("and σ = 9 mm")
     assert _rivals([far, best], "behind_best").startswith("no other")
     assert _rivals(rows()[1:], "truth_behind_best") in " ".join(experiment().findings)
 
 
 def test_fits_that_went_wrong_are_counted_and_not_forgotten():
     learned, paper = rows("clinical_cases"), rows("clinical_paper_parameters")
-    spoilt = [dataclasses.replace(row, undetermined=True, remarks="so") for row in learned[SEEDS : SEEDS + 2]]
+    spoilt = [
+        dataclasses.replace(row, undetermined=True, remarks="so")
+        for row in learned[SEEDS : SEEDS + 2]
+    ]
     spoilt += [dataclasses.replace(learned[-1], converged=False)]
     lost = [dataclasses.replace(row, unconverged=2) for row in paper]
     *_, said = _how_it_ended(rows(), lost, spoilt)
@@ -216,7 +281,10 @@ def test_fits_that_went_wrong_are_counted_and_not_forgotten():
     assert "2 could not determine amplitude or noise, 1 did not converge, 2 have remarks" in said
     assert "paper's parameters 6 fits" in said
     assert not any(row.unconverged for row in paper)
-    panels = [dataclasses.replace(rows("clinical_panels")[0], length_scale_mm=s, converged=s < 9) for s in (8.0, 9.0)]
+    panels = [
+        dataclasses.replace(rows("clinical_panels")[0], length_scale_mm=s, converged=s < 9)
+        for s in (8.0, 9.0)
+    ]
     assert "did not converge at σ = 9 mm." in next(panels_say(panels, case(0)))
 
 
@@ -226,7 +294,10 @@ def test_fits_that_went_wrong_are_counted_and_not_forgotten():
         ((), "the noise is the files' own"),
         ((0, 1, 2), "amplitude and noise are estimated"),
         ((0, 1), "the noise is the files' own in 1 cases, else estimated"),
-        ((1,), "the noise is the files' own in 2 cases, else estimated – for case 1 on the case itself"),
+        (
+            (1,),
+            "the noise is the files' own in 2 cases, else estimated – for case 1 on the case itself",
+        ),
     ],
 )
 def test_it_is_said_whose_noise_is_used(unknown, said):
@@ -241,7 +312,9 @@ def test_pictures_have_one_scale_bar_that_is_as_long_as_it_says(plate):
     bars = [line for axes in figure.axes for line in axes.lines if line.get_gid() == "scale bar"]
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert len(bars) == texts.count(f"{SCALE_BAR_MM:g} mm") == 1
-    assert abs(np.diff(bars[0].get_xdata())[0]) * 15.0 == pytest.approx(SCALE_BAR_MM)  # pixels of 15 mm
+    assert abs(np.diff(bars[0].get_xdata())[0]) * 15.0 == pytest.approx(
+        SCALE_BAR_MM
+    )  # pixels of 15 mm
     assert np.all(bars[0].axes.viewLim.contains(*bars[0].get_xydata()[1]))
 
 
@@ -249,7 +322,9 @@ def test_pictures_have_one_scale_bar_that_is_as_long_as_it_says(plate):
 @pytest.mark.parametrize("low", [1e-3, 0.5])
 def test_words_on_box_plots_are_not_clipped(before_mm, low):
     groups = tuple(np.geomspace(low, 5.0, 20) for _ in range(3))
-    figure = box_plots(["rigid", "5", "50"], [Distances("a", groups, 1), Distances("b", groups, 2)], before_mm)
+    figure = box_plots(
+        ["rigid", "5", "50"], [Distances("a", groups, 1), Distances("b", groups, 2)], before_mm
+    )
     figure.draw_without_rendering()
     for axes in figure.axes:
         for text in axes.texts:
@@ -296,6 +371,9 @@ def test_columns_name_their_units():
     lengths = [
         name
         for name in columns
-        if any(word in name for word in ("median", "mean", "scale", "off", "_sd", "_se", "best", "gain"))
+        if any(
+            word in name
+            for word in ("median", "mean", "scale", "off", "_sd", "_se", "best", "gain")
+        )
     ]
     assert all(name.endswith("_mm") for name in lengths)

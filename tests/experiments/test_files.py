@@ -34,7 +34,11 @@ def test_tables_and_findings_are_in_the_document_and_every_table_is_a_csv(tmp_pa
     document = json.loads((tmp_path / "trial.json").read_text(encoding="utf-8"))
     assert document["findings"] == ["It works."]
     assert document["settings"] == {"seed": 3}
-    assert document["tables"]["trial"][0] == {"name": "frozen", "error_mm": 0.1234567, "below": True}
+    assert document["tables"]["trial"][0] == {
+        "name": "frozen",
+        "error_mm": 0.1234567,
+        "below": True,
+    }
     assert document["tables"]["trial"][1]["error_mm"] is None  # JSON has no infinity
     with (tmp_path / "trial.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -55,6 +59,12 @@ def test_only_files_that_its_document_lists_are_an_experiments_own(tmp_path):
     for name in ("trials.csv", "trial.txt", "other.json", "trial_notes.csv"):
         (tmp_path / name).touch()
     found = {path.name for path in written_before("trial", tmp_path)}
-    assert found == {"trial.json", "trial.csv", "trial_empty.csv", "trial_drawn.png", "trial_drawn.pdf"}
+    assert found == {
+        "trial.json",
+        "trial.csv",
+        "trial_empty.csv",
+        "trial_drawn.png",
+        "trial_drawn.pdf",
+    }
     (tmp_path / "trial.json").write_text("[3]")
     assert [path.name for path in written_before("trial", tmp_path)] == ["trial.json"]

@@ -10,7 +10,12 @@ from kunita.experiments.moments import MEASURES, Difference, closure_row
 from kunita.flow.referee import Estimate
 
 SMALL = dataclasses.replace(
-    moments.QUICK, length_scales_mm=(2.0,), num_landmarks=16, num_experiments=3, num_paths=512, num_curve_paths=512
+    moments.QUICK,
+    length_scales_mm=(2.0,),
+    num_landmarks=16,
+    num_experiments=3,
+    num_paths=512,
+    num_curve_paths=512,
 )
 
 
@@ -24,11 +29,22 @@ def test_the_gaussian_closure_is_five_times_closer_than_the_papers_and_the_paper
         assert not ll.below_resolution
         assert gaussian.times_smaller >= 5
         assert rows[shape, "gaussian", "point covariance"].times_smaller >= 5
-        assert rows[shape, "ll", "point covariance"].resolved > rows[shape, "gaussian", "point covariance"].resolved
-    curve = [row for row in found.tables[1].rows if (row.shape, row.measure) == ("circle", "arrival")]
-    assert curve[0].from_truth == pytest.approx(8 * curve[-1].from_truth, rel=0.5)  # chance: 64 times the paths
+        assert (
+            rows[shape, "ll", "point covariance"].resolved
+            > rows[shape, "gaussian", "point covariance"].resolved
+        )
+    curve = [
+        row for row in found.tables[1].rows if (row.shape, row.measure) == ("circle", "arrival")
+    ]
+    assert curve[0].from_truth == pytest.approx(
+        8 * curve[-1].from_truth, rel=0.5
+    )  # chance: 64 times the paths
     assert curve[-1].from_ll > 1.5 * curve[-1].from_truth  # a bias that no number of paths removes
-    assert [plate.name for plate in found.plates] == ["moments_errors", "moments_paths", "moments_arrivals"]
+    assert [plate.name for plate in found.plates] == [
+        "moments_errors",
+        "moments_paths",
+        "moments_arrivals",
+    ]
     assert any("at least five times closer" in finding for finding in found.findings)
 
 
@@ -43,7 +59,8 @@ def test_the_velocity_at_the_landmarks_has_the_kernels_covariance():
 
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.name)
 def test_a_closure_that_is_right_is_below_resolution_and_one_that_is_wrong_is_not(measure):
-    """Synthetic estimates: truth plus independent noise. The square is unbiased, so it is told from chance."""
+    """Synthetic estimates: truth plus independent noise. The square is unbiased, so it is told from
+    chance."""
     rng = np.random.default_rng(0)
     truth = Estimate(rng.normal(size=(4, 2)), np.eye(8).reshape(4, 2, 4, 2))
     wrong = Estimate(truth.mean + 0.05, 1.1 * truth.covariance)
@@ -51,13 +68,20 @@ def test_a_closure_that_is_right_is_below_resolution_and_one_that_is_wrong_is_no
                              truth.covariance + 0.05 * rng.normal(size=(4, 2, 4, 2)))  # fmt: skip
     pairs = [(noisy(), noisy()) for _ in range(200)]
     right, off = (
-        closure_row("circle", 2.0, measure, [moments.difference("gaussian", measure, guess, pair) for pair in pairs])
+        closure_row(
+            "circle",
+            2.0,
+            measure,
+            [moments.difference("gaussian", measure, guess, pair) for pair in pairs],
+        )
         for guess in (truth, wrong)
     )
     assert right.below_resolution
     assert right.error == pytest.approx(right.simulation_error, rel=0.15)
     assert not off.below_resolution
-    exact = measure.distance(wrong, truth) if measure.name != "point covariance" else 0.1 * np.sqrt(2)
+    exact = (
+        measure.distance(wrong, truth) if measure.name != "point covariance" else 0.1 * np.sqrt(2)
+    )
     assert off.resolved_low < exact * 1.05
     assert off.resolved_high > exact * 0.95
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import kunita
-from kunita.data.phantom import circle, flower
 from kunita.experiments import synthetic as experiment
 from kunita.experiments.synthetic import Parameters, Settings
+from kunita.phantoms.shapes import circle, flower
 
 SMALL = Settings(
     num_landmarks=20,
@@ -25,7 +25,9 @@ NEXT_TO_NOTHING = 0.01
 @functools.cache
 def ran(petal_height):
     told = []
-    return experiment.synthetic(dataclasses.replace(SMALL, petal_height=petal_height), lambda _: told.append), told
+    return experiment.synthetic(
+        dataclasses.replace(SMALL, petal_height=petal_height), lambda _: told.append
+    ), told
 
 
 def outcome(petal_height=SMALL.petal_height):
@@ -69,7 +71,8 @@ def test_the_flow_is_less_sure_where_it_expands_and_surer_where_it_shrinks():
 
 
 def test_models_agree_where_there_is_next_to_nothing_to_register_and_the_findings_turn():
-    """As displacements vanish the flow tends to the small deformation: nobody folds, and nobody is surer."""
+    """As displacements vanish the flow tends to the small deformation: nobody folds, and nobody is
+    surer."""
     for row in rows(NEXT_TO_NOTHING).values():
         assert row.min_jacobian > 0
     for row in outcome(NEXT_TO_NOTHING).tables[1].rows:
@@ -80,7 +83,9 @@ def test_models_agree_where_there_is_next_to_nothing_to_register_and_the_finding
 
 def test_every_place_is_counted_once_at_most_and_hardly_any_is_left_out():
     cells = len(experiment.cell_centres(SMALL.box_mm, SMALL.parameters[0].cell_mm)) ** 2
-    curve = [row for row in outcome().tables[2].rows if (row.parameters, row.model) == ("paper", "small")]
+    curve = [
+        row for row in outcome().tables[2].rows if (row.parameters, row.model) == ("paper", "small")
+    ]
     assert 0.9 * cells < sum(row.num_places for row in curve) <= cells
     assert all(row.fc_low_mm2 <= row.fc_median_mm2 <= row.fc_high_mm2 for row in curve)
 
@@ -99,7 +104,9 @@ def test_the_overturned_area_is_that_of_a_fold_known_in_closed_form(cell):
     """(x, y) ↦ (x³/3 − x, y) has det J = x² − 1: a strip of width 2 across the box is turned over."""
     nodes = experiment.cell_centres(8.0, cell)
     arrived = np.stack([nodes[..., 0] ** 3 / 3 - nodes[..., 0], nodes[..., 1]], axis=-1)
-    assert experiment.overturned_area(nodes, arrived) == pytest.approx(2 * (8 - cell), abs=2 * cell * 8)
+    assert experiment.overturned_area(nodes, arrived) == pytest.approx(
+        2 * (8 - cell), abs=2 * cell * 8
+    )
     assert experiment.overturned_area(nodes, nodes) == 0
 
 

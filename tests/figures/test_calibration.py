@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from kunita.figures.calibration import Errors, Honesty, Sparsified, calibration, errors, sparsification
+from kunita.figures.calibration import (
+    Errors,
+    Honesty,
+    Sparsified,
+    calibration,
+    errors,
+    sparsification,
+)
 
 RNG = np.random.default_rng(0)
 LEVELS = np.arange(1, 20) / 20
@@ -38,15 +45,25 @@ def test_the_histogram_is_of_the_own_method_and_has_area_one():
 
 def test_every_method_has_its_own_line_in_colour_or_dashes():
     labels = ["none", "rigid", "affine", "tps", "paper", "small", "kunita"]
-    axes = calibration([honesty(label, label == "kunita") for label in labels], LEVELS, BAND, "").axes[0]
-    looks = {(line.get_color(), str(line.get_linestyle())) for label in labels for line in lines(axes, label)}
+    axes = calibration(
+        [honesty(label, label == "kunita") for label in labels], LEVELS, BAND, ""
+    ).axes[0]
+    looks = {
+        (line.get_color(), str(line.get_linestyle()))
+        for label in labels
+        for line in lines(axes, label)
+    }
     assert len(looks) == len(labels)
 
 
 def test_differences_are_drawn_by_case_with_their_interval_and_own_has_none():
     more, own = RNG.normal(size=6), RNG.uniform(1, 2, 6)
     figure = errors(
-        [Errors("rigid", RNG.uniform(0, 3, 30), own + more, more, (-0.4, 0.9)), Errors("kunita", own, own)], "kunita"
+        [
+            Errors("rigid", RNG.uniform(0, 3, 30), own + more, more, (-0.4, 0.9)),
+            Errors("kunita", own, own),
+        ],
+        "kunita",
     )
     boxes, paired = figure.axes
     intervals = [line for line in paired.get_lines() if line.get_gid() == "interval"]
@@ -64,6 +81,9 @@ def test_too_few_cases_have_no_interval_to_draw():
 
 def test_sparsification_has_a_panel_for_each_method_that_says_its_area():
     fractions = np.arange(10) / 10
-    curves = [Sparsified(name, fractions, np.ones(10), 1 - fractions, area) for name, area in (("a", 0.41), ("b", 0.2))]
+    curves = [
+        Sparsified(name, fractions, np.ones(10), 1 - fractions, area)
+        for name, area in (("a", 0.41), ("b", 0.2))
+    ]
     titles = [axes.get_title() for axes in sparsification(curves, "b").axes]
     assert titles == ["a: area 0.41", "b: area 0.20"]

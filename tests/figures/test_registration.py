@@ -1,4 +1,5 @@
-"""The figures of a registration's page: what is drawn is what was found, and nobody needs colours to read it."""
+"""The figures of a registration's page: what is drawn is what was found, and nobody needs colours
+to read it."""
 
 from xml.etree import ElementTree
 
@@ -14,7 +15,9 @@ from kunita.scores import honest_coverage
 
 RNG = np.random.default_rng(0)
 FACTORS = (100.0, 100.0, 10.0, 1.0, 1.0, 1.0)
-HISTORY = tuple(Progress("Gauss-Newton", s, 300.0 * s + k, 10.0 ** (1 - k), 10) for k, s in enumerate(FACTORS))
+HISTORY = tuple(
+    Progress("Gauss-Newton", s, 300.0 * s + k, 10.0 ** (1 - k), 10) for k, s in enumerate(FACTORS)
+)
 
 
 def errors(n=5, **changed):
@@ -27,7 +30,11 @@ def errors(n=5, **changed):
 
 def evidence(**changed):
     scales = np.geomspace(5, 200, 17)
-    curve = {"scales_mm": scales, "log_evidence": -3 * np.log(scales / 40) ** 2 - 100.0, "chosen_mm": 40.0}
+    curve = {
+        "scales_mm": scales,
+        "log_evidence": -3 * np.log(scales / 40) ** 2 - 100.0,
+        "chosen_mm": 40.0,
+    }
     return figures.evidence_curve(**{**curve, "interval": (20.0, 80.0), "decided": True, **changed})
 
 
@@ -36,14 +43,18 @@ FIGURES = {
     "long names": lambda: figures.landmark_errors(
         **errors(names=["W" * 80, "m" * 80, "a" * 80, "标" * 80, "1"], suspect=np.ones(5, bool))
     ),
-    "nasty names": lambda: figures.landmark_errors(**errors(names=["<script>", "a$b$", "$", "half\ud800", "a\nb\0"])),
+    "nasty names": lambda: figures.landmark_errors(
+        **errors(names=["<script>", "a$b$", "$", "half\ud800", "a\nb\0"])
+    ),
     "far apart": lambda: figures.landmark_errors(
         **errors(before=np.full(5, 300.0), after=np.array([0, 0, 1e-9, 1, 1]))
     ),
     "nothing left out": lambda: figures.landmark_errors(
         **errors(left_out=np.full(5, np.nan), suspect=np.arange(5) < 1)
     ),
-    "no error": lambda: figures.landmark_errors(**errors(before=np.zeros(5), after=np.zeros(5), left_out=np.zeros(5))),
+    "no error": lambda: figures.landmark_errors(
+        **errors(before=np.zeros(5), after=np.zeros(5), left_out=np.zeros(5))
+    ),
     "most names": lambda: figures.landmark_errors(**errors(60)),
     "thousands": lambda: figures.landmark_errors(**errors(5000, suspect=np.arange(5000) < 3)),
     "calibration": lambda: figures.calibration_curve(RNG.uniform(size=37)),
@@ -58,7 +69,10 @@ FIGURES = {
     "no iteration": lambda: figures.solver_history(()),
     "hundreds": lambda: figures.solver_history(HISTORY[-1:] * 300),
     "not finite": lambda: figures.solver_history(
-        [Progress("m", 1.0, energy, gap, 10) for energy, gap in ((np.inf, 1.0), (np.nan, np.inf), (3.0, 0.0))]
+        [
+            Progress("m", 1.0, energy, gap, 10)
+            for energy, gap in ((np.inf, 1.0), (np.nan, np.inf), (3.0, 0.0))
+        ]
     ),
     "evidence": evidence,
     "undecided": lambda: evidence(interval=(0.0, np.inf), decided=False),
@@ -102,15 +116,21 @@ def test_what_has_another_colour_has_another_shape(name):
         assert len(looks) == len(named)
 
 
-# ----------------------------------------------------------------------------------------------------------- landmarks
+# ---------------------------------------------------------------------------------------- landmarks
 
 
 def test_landmarks_come_in_the_order_of_the_left_out_error_with_their_own_numbers():
     given = errors(6)
     axes = figures.landmark_errors(**given).axes[0]
     order = np.argsort(-given["left_out"])
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == [given["names"][i] for i in order]
-    for label, key in (("before", "before"), (figures.AFTER, "after"), (figures.LEFT_OUT, "left_out")):
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [
+        given["names"][i] for i in order
+    ]
+    for label, key in (
+        ("before", "before"),
+        (figures.AFTER, "after"),
+        (figures.LEFT_OUT, "left_out"),
+    ):
         x, y = line(axes, label)
         np.testing.assert_array_equal(x, given[key][order])
         np.testing.assert_array_equal(y, np.arange(6))
@@ -123,21 +143,29 @@ def test_suspects_have_a_mark_of_their_own_and_their_name_stands_out():
     assert sorted(x) == sorted(given["left_out"][given["suspect"]])
     bold = {tick.get_text() for tick in axes.get_yticklabels() if tick.get_fontweight() == "bold"}
     assert bold == {"mark 1", "mark 4"}
-    assert {tick.get_text() for tick in axes.get_yticklabels() if to_hex(tick.get_color()) == WARN} == bold
+    assert {
+        tick.get_text() for tick in axes.get_yticklabels() if to_hex(tick.get_color()) == WARN
+    } == bold
 
 
 def test_a_landmark_that_could_not_be_left_out_is_drawn_without_it():
     given = errors(4, left_out=np.array([np.nan, 2.0, 1.0, np.nan]))
     x, _ = line(figures.landmark_errors(**given).axes[0], figures.LEFT_OUT)
     np.testing.assert_array_equal(np.sort(x), [1.0, 2.0, np.nan, np.nan])
-    labels = line(figures.landmark_errors(**errors(4, left_out=np.full(4, np.nan))).axes[0], figures.AFTER)
+    labels = line(
+        figures.landmark_errors(**errors(4, left_out=np.full(4, np.nan))).axes[0], figures.AFTER
+    )
     assert len(labels[0]) == 4
 
 
 def test_curves_of_many_landmarks_are_the_quantiles_of_their_errors():
     given = errors(1001, suspect=np.arange(1001) == 7)
     axes = figures.landmark_errors(**given).axes[0]
-    for label, key in (("before", "before"), (figures.AFTER, "after"), (figures.LEFT_OUT, "left_out")):
+    for label, key in (
+        ("before", "before"),
+        (figures.AFTER, "after"),
+        (figures.LEFT_OUT, "left_out"),
+    ):
         share, values = line(axes, label)
         np.testing.assert_allclose(values, np.quantile(given[key], share / 100))
     share, values = line(axes, "suspect")
@@ -155,7 +183,10 @@ def test_distances_of_another_order_make_the_axis_logarithmic_and_zeros_stay_on_
 
 @pytest.mark.parametrize("name", ["x" * 100, "标" * 100, "WM" * 50])
 def test_long_names_end_in_an_ellipsis(name):
-    shown = [tick.get_text() for tick in figures.landmark_errors(**errors(1, names=[name])).axes[0].get_yticklabels()]
+    shown = [
+        tick.get_text()
+        for tick in figures.landmark_errors(**errors(1, names=[name])).axes[0].get_yticklabels()
+    ]
     assert len(shown[0]) < 30
     assert shown[0].endswith("…")
     assert name.startswith(shown[0][:-1])
@@ -168,14 +199,16 @@ def test_names_are_text_in_the_page_too():
     assert {"<script>", "a$b$", "$", f"half{bad}", f"a b{bad}"} <= set(shown)
 
 
-# --------------------------------------------------------------------------------------------------------- calibration
+# -------------------------------------------------------------------------------------- calibration
 
 
 def test_the_curve_is_the_share_of_landmarks_at_every_level():
     pits = RNG.uniform(size=23)
     x, y = line(figures.calibration_curve(pits).axes[0], "left-out landmarks")
     for level in (0.1, 0.5, 0.95):
-        assert y[np.searchsorted(x, 100 * level, side="right") - 1] == pytest.approx(100 * np.mean(pits <= level))
+        assert y[np.searchsorted(x, 100 * level, side="right") - 1] == pytest.approx(
+            100 * np.mean(pits <= level)
+        )
 
 
 @pytest.mark.parametrize("n", [1, 5, 37, 400])
@@ -186,11 +219,14 @@ def test_the_band_holds_honest_predictions_as_often_as_it_says_and_is_no_wider_t
     counts = np.random.default_rng(1).binomial(n, levels, size=(20_000, len(levels))) / n
     error = 4 * np.sqrt(band * (1 - band) / 20_000)
     assert np.all(np.mean((counts >= low - 1e-9) & (counts <= high + 1e-9), axis=0) > band - error)
-    for side in (counts < low + 1 / n - 1e-9, counts > high - 1 / n + 1e-9):  # one count less would leave out too many
+    for side in (
+        counts < low + 1 / n - 1e-9,
+        counts > high - 1 / n + 1e-9,
+    ):  # one count less would leave out too many
         assert np.all(np.mean(side, axis=0) > (1 - band) / 2 - error)
 
 
-# ------------------------------------------------------------------------------------------------------------ Jacobian
+# ----------------------------------------------------------------------------------------- Jacobian
 
 
 @pytest.mark.parametrize("name", ["jacobian", "folding", "large changes", "rigid"])
@@ -215,7 +251,7 @@ def test_the_least_of_very_many_determinants_is_not_missed(monkeypatch):
     assert line(figures.jacobian_histogram(values).axes[0], "least, 0.5")[0] == [0.5]
 
 
-# -------------------------------------------------------------------------------------------------------------- solver
+# ------------------------------------------------------------------------------------------- solver
 
 
 def test_the_solvers_numbers_are_drawn_and_the_stages_named():
@@ -224,18 +260,21 @@ def test_the_solvers_numbers_are_drawn_and_the_stages_named():
     np.testing.assert_array_equal(below.get_lines()[0].get_ydata(), [row.gap_mm for row in HISTORY])
     assert below.get_yscale() == "log"
     assert [text.get_text() for text in above.texts] == ["noise × 100", "× 10", "× 1"]
-    assert [(band.get_x(), band.get_x() + band.get_width()) for band in above.patches] == [(2.5, 3.5)]
+    assert [(band.get_x(), band.get_x() + band.get_width()) for band in above.patches] == [
+        (2.5, 3.5)
+    ]
 
 
 def test_what_is_no_number_is_a_cross():
     above, below = FIGURES["not finite"]().axes
     crosses = [
-        [int(one.get_xdata()[0]) for one in axes.get_lines() if one.get_marker() == "x"] for axes in (above, below)
+        [int(one.get_xdata()[0]) for one in axes.get_lines() if one.get_marker() == "x"]
+        for axes in (above, below)
     ]
     assert crosses == [[1, 2], [2]]
 
 
-# ------------------------------------------------------------------------------------------------------------ evidence
+# ----------------------------------------------------------------------------------------- evidence
 
 
 def test_the_evidence_is_drawn_relative_to_its_best_with_the_choice_and_its_interval():

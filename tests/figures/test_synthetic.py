@@ -7,7 +7,14 @@ import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.contour import QuadContourSet
 
-from kunita.figures.synthetic import Comparison, Deformed, Profile, fc_against_distance, readings, warped_grids
+from kunita.figures.synthetic import (
+    Comparison,
+    Deformed,
+    Profile,
+    fc_against_distance,
+    readings,
+    warped_grids,
+)
 
 LINE = np.linspace(-9.5, 9.5, 39)
 NODES = np.stack(np.meshgrid(LINE, LINE), -1)
@@ -19,12 +26,24 @@ def wave(model, height, fc):
     """(x, y) ↦ (x + h·sin x, y), with det J = 1 + h·cos x: folds where h > 1."""
     x, y = NODES[..., 0], NODES[..., 1]
     arrived = np.stack([x + height * np.sin(x), y], -1)
-    return Deformed(model, True, NODES, arrived, np.full(x.shape, fc) + 0.01 * np.abs(x), 1 + height * np.cos(x), RING)
+    return Deformed(
+        model,
+        True,
+        NODES,
+        arrived,
+        np.full(x.shape, fc) + 0.01 * np.abs(x),
+        1 + height * np.cos(x),
+        RING,
+    )
 
 
 def compared(height):
-    small, endpoint, pathwise = (wave(m, h, c) for m, h, c in zip(MODELS, (height, 0.5, 0.5), (1, 2, 3), strict=True))
-    return Comparison("case: σ = 1 mm, noise 1 mm", RING, 1.1 * RING, 4.0, small, endpoint, pathwise, small)
+    small, endpoint, pathwise = (
+        wave(m, h, c) for m, h, c in zip(MODELS, (height, 0.5, 0.5), (1, 2, 3), strict=True)
+    )
+    return Comparison(
+        "case: σ = 1 mm, noise 1 mm", RING, 1.1 * RING, 4.0, small, endpoint, pathwise, small
+    )
 
 
 def marked(axes):
@@ -50,7 +69,9 @@ def test_panels_to_be_compared_have_one_colour_scale_and_it_starts_at_zero(draw)
 
 def test_a_fit_that_did_not_converge_says_so_above_its_panel():
     comparison = compared(0.5)
-    lost = dataclasses.replace(comparison, endpoint=dataclasses.replace(comparison.endpoint, converged=False))
+    lost = dataclasses.replace(
+        comparison, endpoint=dataclasses.replace(comparison.endpoint, converged=False)
+    )
     assert "not converged" in warped_grids([lost]).axes[1].get_title()
     assert "not converged" not in warped_grids([comparison]).axes[1].get_title()
 

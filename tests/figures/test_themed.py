@@ -11,7 +11,17 @@ from matplotlib.figure import Figure
 from kunita.figures import themed
 from kunita.figures.themed import svg
 
-NASTY = ("<script>alert(1)</script>", "a & b", "a$b$", r"\$x^{", 'id="m1" url(#m1)', "标志点", "bell\a", "#010a01", "$")
+NASTY = (
+    "<script>alert(1)</script>",
+    "a & b",
+    "a$b$",
+    r"\$x^{",
+    'id="m1" url(#m1)',
+    "标志点",
+    "bell\a",
+    "#010a01",
+    "$",
+)
 
 
 @themed.themed
@@ -55,8 +65,14 @@ def test_text_has_the_font_of_the_page_and_its_ink():
 @pytest.mark.parametrize(
     ("style", "expected"),
     [
-        ("font: 8px 'DejaVu Sans', 'Arial', sans-serif; text-anchor: middle", "font-size: 8px; text-anchor: middle"),
-        ("font-size: 8px; font-family: 'DejaVu Sans', sans-serif; fill: red", "font-size: 8px; fill: red"),
+        (
+            "font: 8px 'DejaVu Sans', 'Arial', sans-serif; text-anchor: middle",
+            "font-size: 8px; text-anchor: middle",
+        ),
+        (
+            "font-size: 8px; font-family: 'DejaVu Sans', sans-serif; fill: red",
+            "font-size: 8px; fill: red",
+        ),
     ],
     ids=["as matplotlib 3.8 writes it", "as matplotlib 3.11 does"],
 )
@@ -103,7 +119,9 @@ def test_ids_are_unique_in_a_page_and_every_reference_has_its_target():
     everything = ids(one) + ids(other)
     assert len(set(everything)) == len(everything)
     for text in (one, other):
-        assert set(re.findall(r'href="#([^"]*)"', text)) | set(re.findall(r"url\(#([^)]*)\)", text)) == set(ids(text))
+        assert set(re.findall(r'href="#([^"]*)"', text)) | set(
+            re.findall(r"url\(#([^)]*)\)", text)
+        ) == set(ids(text))
 
 
 def test_the_same_figure_is_the_same_text():

@@ -1,4 +1,5 @@
-"""Control points carry the momentum of many landmarks: the same flow, up to what they are known to leave out."""
+"""Control points carry the momentum of many landmarks: the same flow, up to what they are known to
+leave out."""
 
 import functools
 
@@ -18,7 +19,8 @@ TIMES = numerics.time_grid(8)
 
 @functools.cache
 def many(n=60):
-    """Landmarks in a square of two length scales, and the momenta of a velocity field of the prior's size."""
+    """Landmarks in a square of two length scales, and the momenta of a velocity field of the
+    prior's size."""
     rng = np.random.default_rng(0)
     q = rng.uniform(0, 60, (n, 2))
     return q, 0.02 * rng.normal(size=(n, 2))
@@ -56,7 +58,9 @@ def test_control_points_leave_no_more_variance_than_asked(remainder):
 def test_control_points_are_refused_where_they_do_not_pay_and_come_in_multiples():
     q, _ = many()
     assert not list(control.choose_controls(kunita.Matern32(2.0, 4.0), q, np.ones(60), [1e-3], 30))
-    assert len(next(control.choose_controls(KERNEL, q, np.ones(60), [0.1], 60, multiple=8))) % 8 == 0
+    assert (
+        len(next(control.choose_controls(KERNEL, q, np.ones(60), [0.1], 60, multiple=8))) % 8 == 0
+    )
 
 
 def test_fewer_control_points_are_the_first_of_more():
@@ -64,7 +68,9 @@ def test_fewer_control_points_are_the_first_of_more():
     few, more = control.choose_controls(KERNEL, q, np.ones(60), [10.0, 0.1], 60)
     assert len(few) < len(more)
     np.testing.assert_array_equal(few, more[: len(few)])
-    np.testing.assert_array_equal(more, next(control.choose_controls(KERNEL, q, np.ones(60), [0.1], 60)))
+    np.testing.assert_array_equal(
+        more, next(control.choose_controls(KERNEL, q, np.ones(60), [0.1], 60))
+    )
 
 
 def test_with_every_landmark_a_control_point_the_flow_is_the_geodesic():
@@ -74,7 +80,10 @@ def test_with_every_landmark_a_control_point_the_flow_is_the_geodesic():
         carriers = control.carriers_of(KERNEL, landmarks, np.arange(12))
         plain = shooting.geodesic(KERNEL, q, p, TIMES)
     # the Gram matrix is solved with a jitter of 1e-12 and a condition that multiplies it
-    for one, other in ((landmarks.positions, plain.positions), (carriers.positions, plain.positions)):
+    for one, other in (
+        (landmarks.positions, plain.positions),
+        (carriers.positions, plain.positions),
+    ):
         np.testing.assert_allclose(one, other, atol=1e-6)
     np.testing.assert_allclose(landmarks.jacobians, plain.jacobians, atol=1e-6)
     np.testing.assert_allclose(landmarks.energies, plain.energies, rtol=1e-6)
@@ -84,14 +93,19 @@ def test_with_every_landmark_a_control_point_the_flow_is_the_geodesic():
 def test_the_error_of_truncation_is_what_is_said_of_it(remainder):
     _, (landmarks, carriers) = guided(remainder)
     with jax.enable_x64(True):
-        said = control.displacement_by_truncation(KERNEL, numerics.simpson_weights(TIMES), landmarks, carriers)
+        said = control.displacement_by_truncation(
+            KERNEL, numerics.simpson_weights(TIMES), landmarks, carriers
+        )
     error = np.asarray(exact().positions[-1] - landmarks.positions[-1])
     assert np.abs(error).max() > 1e-8  # there is one
     assert np.abs(said - error).max() < 0.2 * np.abs(error).max()  # the rest is of second order
 
 
 def test_more_control_points_leave_less():
-    errors = [np.abs(exact().positions[-1] - guided(r)[1][0].positions[-1]).max() for r in (10.0, 0.1, 1e-3)]
+    errors = [
+        np.abs(exact().positions[-1] - guided(r)[1][0].positions[-1]).max()
+        for r in (10.0, 0.1, 1e-3)
+    ]
     assert errors[0] > 10 * errors[1] > 100 * errors[2]
 
 
@@ -100,7 +114,9 @@ def test_momentum_goes_with_the_flow_and_measures_the_time_steps():
     drifts = []
     for steps in (4, 8, 16):
         with jax.enable_x64(True):
-            landmarks = control.guided_geodesic(KERNEL, *many(), controls, numerics.time_grid(steps))
+            landmarks = control.guided_geodesic(
+                KERNEL, *many(), controls, numerics.time_grid(steps)
+            )
             drifts.append(float(landmarks.drift))
     assert drifts[0] / drifts[1] > 10  # order four
     assert drifts[1] / drifts[2] > 10

@@ -8,9 +8,9 @@ import pytest
 
 import kunita
 from kunita import numerics
-from kunita.data.phantom import circle, flower
 from kunita.errors import ArgumentError
 from kunita.flow import covariance, moments, shooting, simulate, transport
+from kunita.phantoms.shapes import circle, flower
 from problems import CASES, KERNELS, initial_velocity, random_phase
 
 cases = pytest.mark.parametrize(("kernel", "d"), CASES.values(), ids=CASES)
@@ -26,7 +26,11 @@ def moments_by_diffrax(kernel, closure, q, p, points):
         drift, a, gram = moments.moment_field(kernel, closure, phase, (mean, cov))
         a_cov = jnp.einsum("iab,ibjc->iajc", a, cov)
         noise = jnp.einsum("ij,ab->iajb", gram, jnp.eye(d))
-        return shooting.hamiltonian_field(kernel, phase), drift, a_cov + a_cov.transpose(2, 3, 0, 1) + noise
+        return (
+            shooting.hamiltonian_field(kernel, phase),
+            drift,
+            a_cov + a_cov.transpose(2, 3, 0, 1) + noise,
+        )
 
     start = ((jnp.asarray(q), jnp.asarray(p)), jnp.asarray(points), jnp.zeros((n, d, n, d)))
     solution = diffrax.diffeqsolve(
@@ -53,7 +57,8 @@ def test_the_other_closures_agree_with_the_independent_integrator(closure, name)
     q, p = random_phase(1, n=5)
     ours = kunita.moments(KERNELS[name], q, p, closure=closure, num_steps=80)
     mean, cov = moments_by_diffrax(KERNELS[name], closure, q, p, q)
-    # the symmetric root has unbounded derivatives where Λ starts, at zero: the S-terms converge more slowly
+    # the symmetric root has unbounded derivatives where Λ starts, at zero: the S-terms converge
+    # more slowly
     tolerance = 1e-5 if closure == "ll" else 1e-6
     np.testing.assert_allclose(ours.mean, mean, atol=tolerance)
     assert np.linalg.norm(ours.covariance - cov) <= tolerance * np.linalg.norm(cov)
@@ -67,7 +72,9 @@ def test_covariance_is_symmetric_and_positive_semidefinite_on_1000_random_point_
     @jax.jit
     def matrix(points):
         path = transport.carry(kernel, trajectory, points)
-        return covariance.flow_covariance(kernel, weights, path, path).reshape(points.size, points.size)
+        return covariance.flow_covariance(kernel, weights, path, path).reshape(
+            points.size, points.size
+        )
 
     rng = np.random.default_rng(3)
     for _ in range(1000):
@@ -91,7 +98,8 @@ def test_several_times_are_jointly_positive_semidefinite_and_agree_with_single_o
 
 
 def test_two_times_agree_with_simulation():
-    """With little noise the frozen closure is exact: amplitude 0.05, momenta raised to the same velocity."""
+    """With little noise the frozen closure is exact: amplitude 0.05, momenta raised to the same
+    velocity."""
     kernel = kunita.Gaussian(KERNEL.length_scale, 0.05)
     q, p = (jnp.asarray(a) for a in random_phase(5, n=4))
     steps, paths = 100, 10_000
@@ -108,11 +116,16 @@ def test_two_times_agree_with_simulation():
 
     draws = np.asarray(path(jax.random.split(jax.random.key(0), paths))).reshape(paths, 2, 8)
     empirical = np.cov(draws[:, 0].T, draws[:, 1].T)[:8, 8:]
-    joint = covariance.flow_covariance_in_time(kernel, times, np.array([0.5, 1.0]), transport.landmark_path(trajectory))
+    joint = covariance.flow_covariance_in_time(
+        kernel, times, np.array([0.5, 1.0]), transport.landmark_path(trajectory)
+    )
     joint = np.asarray(joint).reshape(2, 8, 2, 8)
     deviations = [np.sqrt(np.diag(joint[t, :, t])) for t in (0, 1)]
     # 5 standard errors of a sample covariance, and 2 % for the Euler steps
-    assert np.abs(empirical - joint[0, :, 1]).max() < (5 * np.sqrt(2 / paths) + 0.02) * np.outer(*deviations).max()
+    assert (
+        np.abs(empirical - joint[0, :, 1]).max()
+        < (5 * np.sqrt(2 / paths) + 0.02) * np.outer(*deviations).max()
+    )
 
 
 def test_one_landmark_and_linear_drift_have_closed_forms():
@@ -126,15 +139,20 @@ def test_one_landmark_and_linear_drift_have_closed_forms():
 
 
 def test_linear_drift_is_exact():
-    """v(x) = Mx: J = exp(Mt), Λ(x, x) = a²∫exp(M(1−t))exp(M(1−t))ᵀdt, in closed form for the symmetric M used."""
+    """v(x) = Mx: J = exp(Mt), Λ(x, x) = a²∫exp(M(1−t))exp(M(1−t))ᵀdt, in closed form for the
+    symmetric M used."""
     rate = np.diag([0.3, -0.2])
     times = numerics.time_grid(40)
     jacobians = np.array([np.diag(np.exp(np.diag(rate) * t)) for t in times])[:, None]
     path = transport.Path(jnp.zeros((len(times), 1, 2)), jnp.asarray(jacobians))
     weights = jnp.asarray(numerics.simpson_weights(times))
     expected = 1.2**2 * np.diag([(np.exp(2 * r) - 1) / (2 * r) for r in np.diag(rate)])
-    np.testing.assert_allclose(covariance.flow_variance(KERNEL, weights, path)[0], expected, atol=1e-10)
-    np.testing.assert_allclose(covariance.flow_covariance(KERNEL, weights, path, path)[0, :, 0], expected, atol=1e-10)
+    np.testing.assert_allclose(
+        covariance.flow_variance(KERNEL, weights, path)[0], expected, atol=1e-10
+    )
+    np.testing.assert_allclose(
+        covariance.flow_covariance(KERNEL, weights, path, path)[0, :, 0], expected, atol=1e-10
+    )
 
 
 def test_the_gaussian_closure_computes_exact_expectations():
@@ -148,11 +166,14 @@ def test_the_gaussian_closure_computes_exact_expectations():
         samples = delta + z @ np.linalg.cholesky(spread).T
         expected = w @ np.asarray(kernel.value(jnp.sum(jnp.asarray(samples) ** 2, axis=1)))
         ours = moments.kernel_expected(kernel, jnp.asarray(delta), jnp.asarray(spread))
-        assert float(ours) == pytest.approx(float(expected), rel=2e-5)  # the quadrature feels the Matérn cusps
+        assert float(ours) == pytest.approx(
+            float(expected), rel=2e-5
+        )  # the quadrature feels the Matérn cusps
 
 
 def test_ll_has_the_defect_that_was_derived_for_two_points():
-    """Two points: T = a²(Pθ'²/4)[[1, −ρ], [−ρ, 1]] with ρ = cos θ and P the variance of the distance."""
+    """Two points: T = a²(Pθ'²/4)[[1, −ρ], [−ρ, 1]] with ρ = cos θ and P the variance of the
+    distance."""
     kernel = kunita.Gaussian(2.0, 1.0)
     mean = jnp.array([[0.0, 0.0], [1.5, 0.0]])
     cov = jnp.einsum("ij,ab->iajb", jnp.array([[0.04, 0.01], [0.01, 0.09]]), jnp.eye(2))
@@ -171,7 +192,7 @@ def test_unknown_closures_and_times_are_refused():
         kunita.moments(KERNEL, *random_phase(0), times=[0.5, 1.5])
 
 
-# -------------------------------------------------------------------------------- against simulation
+# ------------------------------------------------------------------------------- against simulation
 
 
 def linear_path(kernel, trajectory, x, noise):
@@ -182,7 +203,10 @@ def linear_path(kernel, trajectory, x, noise):
         q, p, h, xi = node
         v, dv = shooting.velocities(kernel, q, p, m)
         root = numerics.cholesky(kernel.gram(m, m))
-        return (m + h * v, delta + h * jnp.einsum("iab,ib->ia", dv, delta) + jnp.sqrt(h) * root @ xi), None
+        return (
+            m + h * v,
+            delta + h * jnp.einsum("iab,ib->ia", dv, delta) + jnp.sqrt(h) * root @ xi,
+        ), None
 
     nodes = (trajectory.positions[:-1], trajectory.momenta[:-1], jnp.diff(trajectory.times), noise)
     (m, delta), _ = jax.lax.scan(step, (x, jnp.zeros_like(x)), nodes)
@@ -208,13 +232,17 @@ euler_moments = jax.jit(moments.euler_moments, static_argnums=1)
 
 
 def controlled_errors(kernel, points, momenta, closures, num_paths, num_steps=50, key=0):
-    """Mean and covariance of Euler–Maruyama with antithetic pairs and the linearised path as control variate,
-    and their distance from each closure stepped on the same time grid."""
+    """Mean and covariance of Euler–Maruyama with antithetic pairs and the linearised path as
+    control variate, and their distance from each closure stepped on the same time grid."""
     n, d = points.shape
     x = jnp.asarray(points)
-    trajectory = shooting.geodesic_jit(kernel, x, jnp.asarray(momenta), jnp.linspace(0, 1, num_steps + 1))
+    trajectory = shooting.geodesic_jit(
+        kernel, x, jnp.asarray(momenta), jnp.linspace(0, 1, num_steps + 1)
+    )
     frozen_mean, frozen_cov = euler_moments(kernel, "frozen", trajectory, x)
-    draws = controlled_pairs(kernel, trajectory, x, jax.random.split(jax.random.key(key), num_paths // 2))
+    draws = controlled_pairs(
+        kernel, trajectory, x, jax.random.split(jax.random.key(key), num_paths // 2)
+    )
     true, control = (np.asarray(draws[:, :, i]).reshape(-1, n * d) for i in (0, 1))
     mean = np.asarray(frozen_mean).ravel() + (true - control).mean(0)
     centred, flat = true - mean, control - np.asarray(frozen_mean).ravel()
@@ -231,46 +259,64 @@ def controlled_errors(kernel, points, momenta, closures, num_paths, num_steps=50
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [circle, flower], ids=["circle", "flower"])
 @pytest.mark.parametrize("length_scale", [2.0, 5.0])
-def test_gaussian_closure_beats_frozen_ten_times_in_the_mean_and_twice_in_the_covariance(shape, length_scale):
+def test_gaussian_closure_beats_frozen_ten_times_in_the_mean_and_twice_in_the_covariance(
+    shape, length_scale
+):
     """With `-n 0 -s` it prints how many times."""
     kernel = kunita.Gaussian(length_scale, 1.0)
     points = shape(16)
     momenta = initial_velocity(kernel, points, seed=1)
     errors = controlled_errors(kernel, points, momenta, ("frozen", "gaussian"), num_paths=20_000)
-    mean, cov = (frozen / gaussian for frozen, gaussian in zip(errors["frozen"], errors["gaussian"], strict=True))
-    print(f"\n{shape.__name__}, σ = {length_scale:g}: mean {mean:.1f} times better, covariance {cov:.1f} times")  # noqa: T201
+    mean, cov = (
+        frozen / gaussian
+        for frozen, gaussian in zip(errors["frozen"], errors["gaussian"], strict=True)
+    )
+    print(  # noqa: T201
+        f"\n{shape.__name__}, σ = {length_scale:g}: mean {mean:.1f} times better, covariance {cov:.1f} times"
+    )
     assert mean >= 10
     assert cov >= 2
 
 
 def test_simulation_is_reproducible_from_its_key():
     phase = random_phase(8, n=4)
-    first, again, other = (kunita.simulate(KERNEL, *phase, num_paths=5, num_steps=10, key=k) for k in (1, 1, 2))
+    first, again, other = (
+        kunita.simulate(KERNEL, *phase, num_paths=5, num_steps=10, key=k) for k in (1, 1, 2)
+    )
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 0.01
     assert first.shape == (5, 4, 2)
 
 
 def test_simulated_noise_has_the_covariance_of_the_gram_matrix():
-    """One Euler step from rest is exactly Gaussian: covariance K ⊗ I; 5 Monte Carlo standard errors."""
+    """One Euler step from rest is exactly Gaussian: covariance K ⊗ I; 5 Monte Carlo standard
+    errors."""
     x = np.random.default_rng(9).normal(size=(4, 2)) * 2
     paths = 40_000
-    draws = kunita.simulate(KERNEL, x, np.zeros_like(x), num_paths=paths, num_steps=1).reshape(paths, 8)
+    draws = kunita.simulate(KERNEL, x, np.zeros_like(x), num_paths=paths, num_steps=1).reshape(
+        paths, 8
+    )
     expected = np.kron(KERNEL.gram(x, x), np.eye(2))
     assert np.abs(np.cov(draws.T) - expected).max() < 5 * np.sqrt(2 / paths) * expected.max()
     assert np.abs(draws.mean(0) - x.ravel()).max() < 5 * KERNEL.amplitude / np.sqrt(paths)
 
 
 def test_simulation_of_a_linear_drift_agrees_with_the_moments():
-    """A kernel much wider than the points: the drift is linear and the noise does not depend on the state, so every
-    closure is exact; 5 Monte Carlo standard errors."""
+    """A kernel much wider than the points: the drift is linear and the noise does not depend on the
+    state, so every closure is exact; 5 Monte Carlo standard errors."""
     kernel = kunita.Gaussian(1000.0, 0.5)
     q, p = np.array([[-100.0, 0.0], [100.0, 0.0]]), np.array([[-1e4, 0.0], [1e4, 0.0]])
     x = np.array([[3.0, 1.0], [-2.0, 4.0]])
     paths, steps = 20_000, 20
-    draws = kunita.simulate(kernel, q, p, points=x, num_paths=paths, num_steps=steps, key=4).reshape(paths, 4)
-    trajectory = shooting.geodesic(kernel, jnp.asarray(q), jnp.asarray(p), jnp.linspace(0, 1, steps + 1))
-    mean, cov = (np.asarray(a) for a in moments.euler_moments(kernel, "frozen", trajectory, jnp.asarray(x)))
+    draws = kunita.simulate(
+        kernel, q, p, points=x, num_paths=paths, num_steps=steps, key=4
+    ).reshape(paths, 4)
+    trajectory = shooting.geodesic(
+        kernel, jnp.asarray(q), jnp.asarray(p), jnp.linspace(0, 1, steps + 1)
+    )
+    mean, cov = (
+        np.asarray(a) for a in moments.euler_moments(kernel, "frozen", trajectory, jnp.asarray(x))
+    )
     cov = cov.reshape(4, 4)
     assert cov[0, 0] > 1.3 * cov[1, 1]  # the drift does stretch
     assert np.all(np.abs(draws.mean(0) - mean.ravel()) < 5 * np.sqrt(np.diag(cov) / paths))

@@ -21,7 +21,10 @@ def test_the_time_stepping_is_of_order_four(d):
     q, p = random_phase(1, d=d)
     exact = kunita.shoot(KERNEL, q, p, num_steps=640).positions[-1]
     steps = np.array([20, 40, 80])
-    errors = [np.abs(kunita.shoot(KERNEL, q, p, num_steps=int(n)).positions[-1] - exact).max() for n in steps]
+    errors = [
+        np.abs(kunita.shoot(KERNEL, q, p, num_steps=int(n)).positions[-1] - exact).max()
+        for n in steps
+    ]
     order = -np.polyfit(np.log(steps), np.log(errors), 1)[0]
     assert order == pytest.approx(4, abs=0.1)
 
@@ -61,7 +64,10 @@ def test_the_reversed_flow_comes_back(kernel, d):
 def test_energies_are_those_of_the_hamiltonian_at_every_node(kernel, d):
     trajectory = kunita.shoot(kernel, *random_phase(3, d=d))
     with jax.enable_x64(True):
-        expected = [shooting.hamiltonian(kernel, *trajectory.at(node)) for node in range(len(trajectory.times))]
+        expected = [
+            shooting.hamiltonian(kernel, *trajectory.at(node))
+            for node in range(len(trajectory.times))
+        ]
     np.testing.assert_allclose(trajectory.energies, expected, rtol=1e-12)
 
 
@@ -95,7 +101,9 @@ def test_jacobians_are_the_derivatives_of_the_flow(kernel, d):
     path = kunita.transport(kernel, trajectory, points)
     for axis in range(d):
         e = h * np.eye(d)[axis]
-        up, down = (kunita.transport(kernel, trajectory, points + s * e).positions[-1] for s in (1, -1))
+        up, down = (
+            kunita.transport(kernel, trajectory, points + s * e).positions[-1] for s in (1, -1)
+        )
         np.testing.assert_allclose(path.jacobians[-1][:, :, axis], (up - down) / (2 * h), atol=1e-8)
 
 
@@ -106,7 +114,9 @@ def test_adjoint_identities_of_the_endpoint(kernel, d):
     times = jnp.asarray(numerics.time_grid(160))
     trajectory = shooting.geodesic(kernel, q, p, times)
     final = trajectory.momenta[-1]
-    np.testing.assert_allclose(jnp.einsum("iab,ia->ib", trajectory.jacobians[-1], final), p, atol=1e-7)
+    np.testing.assert_allclose(
+        jnp.einsum("iab,ia->ib", trajectory.jacobians[-1], final), p, atol=1e-7
+    )
     b_q, b_p = jax.jacfwd(lambda p: shooting.endpoint(kernel, q, p, times))(p)
     b_q, b_p = b_q.reshape(p.size, p.size), b_p.reshape(p.size, p.size)
     np.testing.assert_allclose(b_q.T @ final.ravel(), (kernel.gram(q, q) @ p).ravel(), atol=1e-7)
@@ -119,7 +129,11 @@ def test_mean_and_covariance_turn_shift_permute_and_rescale_with_the_problem(d):
     q, p = random_phase(7, d=d)
     z = np.random.default_rng(2).normal(size=(5, d)) * 3
     here = kunita.moments(KERNEL, q, p, points=z, num_steps=40)
-    r, shift, order = rotation(d), np.arange(1, d + 1) * 7.0, np.random.default_rng(3).permutation(12)
+    r, shift, order = (
+        rotation(d),
+        np.arange(1, d + 1) * 7.0,
+        np.random.default_rng(3).permutation(12),
+    )
     turned = kunita.moments(KERNEL, q @ r.T + shift, p @ r.T, points=z @ r.T + shift, num_steps=40)
     np.testing.assert_allclose(turned.mean, here.mean @ r.T + shift, rtol=1e-9, atol=1e-9)
     expected = np.einsum("ab,ibjc,dc->iajd", r, here.covariance, r)

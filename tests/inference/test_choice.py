@@ -1,4 +1,5 @@
-"""The choice of kernel and noise by the evidence: of the small model, of the flow, of one case and of many."""
+"""The choice of kernel and noise by the evidence: of the small model, of the flow, of one case and
+of many."""
 
 import numpy as np
 import pytest
@@ -11,15 +12,20 @@ from problems import gp_displaced
 
 
 def sample_of(x, f, align="none", copies=None, moving_noise=0.0):
-    """Landmarks of unknown noise, on the moving side this much of it; those with copies are listed so often."""
+    """Landmarks of unknown noise, on the moving side this much of it; those with copies are listed
+    so often."""
     rows = np.arange(len(x)) if copies is None else np.repeat(np.arange(len(x)), copies)
     often = None if copies is None else np.repeat(copies, copies).astype(float)
     unit = (np.ones(len(rows)) if often is None else often)[:, None, None] * np.eye(x.shape[1])
-    return aligned_sample(x[rows], f[rows], (unit, moving_noise * unit), align, scaled=True, copies=often).sample
+    return aligned_sample(
+        x[rows], f[rows], (unit, moving_noise * unit), align, scaled=True, copies=often
+    ).sample
 
 
 def chosen(samples, dials=choice.Dials(kunita.Gaussian), model="endpoint", **more):  # noqa: B008
-    return choice.choose(samples, dials, choice.search_for(samples, dials, given_noise=False, **more), model)
+    return choice.choose(
+        samples, dials, choice.search_for(samples, dials, given_noise=False, **more), model
+    )
 
 
 def flow(sample, theta):
@@ -29,13 +35,18 @@ def flow(sample, theta):
 def small(sample, kernel, sd):
     return float(
         evidence.small_evidence(
-            kernel, sample.positions, sample.displacements, sample.basis, np.full(len(sample.positions), sd**2)
+            kernel,
+            sample.positions,
+            sample.displacements,
+            sample.basis,
+            np.full(len(sample.positions), sd**2),
         )
     )
 
 
 def test_the_small_choice_maximises_the_evidence_and_finds_the_truth():
-    """60 landmarks from σ = 40, a = 6, noise 1: the maximum beats the truth, is near it, and knows how near."""
+    """60 landmarks from σ = 40, a = 6, noise 1: the maximum beats the truth, is near it, and knows
+    how near."""
     rng = np.random.default_rng(3)
     x = rng.uniform(0, 150, (60, 3))
     true = kunita.Gaussian(40.0, 6.0)
@@ -57,7 +68,8 @@ def test_the_small_choice_maximises_the_evidence_and_finds_the_truth():
 
 
 def test_the_intervals_are_those_of_the_curvature():
-    """By finite differences of the evidence itself: sd of log s, the kernel given, is 1/√(−d²/d(log s)²)."""
+    """By finite differences of the evidence itself: sd of log s, the kernel given, is 1/√(−d²/d(log
+    s)²)."""
     x, f = gp_displaced(15, seed=2)
     kernel = kunita.Gaussian(50.0, 4.0)
     sample = sample_of(x, f + np.random.default_rng(0).normal(size=f.shape))
@@ -66,12 +78,15 @@ def test_the_intervals_are_those_of_the_curvature():
     value = [small(sample, kernel, np.exp(log_s + step)) for step in (-h, 0, h)]
     sd = 1 / np.sqrt((2 * value[1] - value[0] - value[2]) / h**2)
     (noise,) = found.chosen
-    assert np.log(noise.high / noise.value) == pytest.approx(1.96 * sd, rel=0.03)  # their step is 0.05, ours 0.001
+    assert np.log(noise.high / noise.value) == pytest.approx(
+        1.96 * sd, rel=0.03
+    )  # their step is 0.05, ours 0.001
 
 
 @pytest.mark.parametrize("align", ["none", "rigid"])
 def test_listing_landmarks_more_than_once_changes_no_evidence(align):
-    """Of the small model and of the flow; twelve landmarks in 2-D, noisy on both sides, some listed several times."""
+    """Of the small model and of the flow; twelve landmarks in 2-D, noisy on both sides, some listed
+    several times."""
     x, f = gp_displaced(12, seed=1, d=2)
     copies = np.array([1, 2, 3, 1, 1, 2, 1, 1, 1, 1, 1, 1])
     once, often = (sample_of(x, f, align, k, moving_noise=0.7) for k in (None, copies))
@@ -83,7 +98,8 @@ def test_listing_landmarks_more_than_once_changes_no_evidence(align):
 
 
 def test_the_choice_maximises_the_evidence_of_the_flow():
-    """Large deformations, where the small model's optimum is another: no step around the choice gains anything."""
+    """Large deformations, where the small model's optimum is another: no step around the choice
+    gains anything."""
     x, f = gp_displaced(15, seed=5, length_scale=40.0, rms=18.0)
     sample = sample_of(x, f + np.random.default_rng(1).normal(size=f.shape), "rigid")
     found = chosen([sample])
@@ -99,11 +115,15 @@ def test_the_choice_without_a_sample_is_the_choice_on_the_others():
     samples = [sample_of(*gp_displaced(12, seed=k, d=2), "rigid") for k in range(4)]
     dials = choice.Dials(kunita.Gaussian)
     others = [[*samples[:i], *samples[i + 1 :]] for i in range(4)]
-    searches = [choice.search_for(left, dials, given_noise=False, hyperprior=True) for left in others]
+    searches = [
+        choice.search_for(left, dials, given_noise=False, hyperprior=True) for left in others
+    ]
     shared = choice.choose_without_each(samples, dials, searches)
     for left, search, found in zip(others, searches, shared, strict=True):
         alone = choice.choose(left, dials, search)
-        assert found.theta == pytest.approx(alone.theta, abs=0.05)  # a linear model of what is missing, shared
+        assert found.theta == pytest.approx(
+            alone.theta, abs=0.05
+        )  # a linear model of what is missing, shared
 
 
 def test_what_is_not_told_is_said():
@@ -116,14 +136,20 @@ def test_what_is_not_told_is_said():
         reg = register(x, fixed)
     scale = reg.chosen[0]
     assert (scale.name, scale.decided) == ("length scale", False)
-    for end in (scale.low, scale.high):  # with this one held and the others chosen again, hardly anything is lost
+    for end in (
+        scale.low,
+        scale.high,
+    ):  # with this one held and the others chosen again, hardly anything is lost
         with pytest.warns(kunita.KunitaWarning, match="do not determine the"):
             held = register(x, fixed, length_scale=end)
-        assert held.evidence > reg.evidence - choice.DROP - 0.1  # bisected, and the flow's is taken as linear
+        assert (
+            held.evidence > reg.evidence - choice.DROP - 0.1
+        )  # bisected, and the flow's is taken as linear
 
 
 def test_one_factor_on_given_noise_is_chosen_on_request():
-    """Covariances that are nine times too small, and very different from landmark to landmark: the factor is three."""
+    """Covariances that are nine times too small, and very different from landmark to landmark: the
+    factor is three."""
     rng = np.random.default_rng(4)
     x, f = gp_displaced(15, seed=6)
     sds = np.repeat([0.2, 0.6, 1.0], 5)
@@ -160,7 +186,8 @@ def test_what_is_given_is_kept():
 
 
 def test_the_noise_is_chosen_under_the_kernel_that_is_given():
-    """A sum of kernels, and a rational quadratic of its own α: the chosen noise maximises their own evidence."""
+    """A sum of kernels, and a rational quadratic of its own α: the chosen noise maximises their own
+    evidence."""
     rng = np.random.default_rng(5)
     x = rng.uniform(0, 100, (12, 2))
     sample = sample_of(x, x + 3 * np.sin(x / 20) + rng.normal(size=x.shape))
@@ -170,12 +197,15 @@ def test_the_noise_is_chosen_under_the_kernel_that_is_given():
     ):
         found = chosen([sample], choice.Dials(kunita.Gaussian, given=kernel), model="small")
         value = lambda s, k=kernel: small(sample, k, s)
-        assert value(found.noise_scale) >= max(value(0.97 * found.noise_scale), value(1.03 * found.noise_scale))
+        assert value(found.noise_scale) >= max(
+            value(0.97 * found.noise_scale), value(1.03 * found.noise_scale)
+        )
         assert found.kernel == kernel
 
 
 def test_where_nothing_can_be_chosen_the_guess_is_of_the_right_kind():
-    """Two landmarks: a factor on given noise is one, and one landmark's scales come from how far it moved."""
+    """Two landmarks: a factor on given noise is one, and one landmark's scales come from how far it
+    moved."""
     x = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
     with pytest.warns(kunita.KunitaWarning):
         two = register(x, x + 1.0, noise=1.0, scale_noise=True)

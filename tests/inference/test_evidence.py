@@ -12,7 +12,9 @@ from problems import THREE, fit, gp_displaced
 
 def test_three_landmark_example_reproduces_both_evidences():
     """−8.024 (Gauss–Newton) and −8.011 (full), as found with a prototype, to its three decimals."""
-    reg = register(THREE["moving"], THREE["fixed"], kernel=THREE["kernel"], noise=THREE["noise"], align="none")
+    reg = register(
+        THREE["moving"], THREE["fixed"], kernel=THREE["kernel"], noise=THREE["noise"], align="none"
+    )
     assert reg.evidence == pytest.approx(-8.024, abs=6e-4)
     result = fit(THREE["kernel"], THREE["moving"], THREE["fixed"], THREE["noise"])
     assert float(evidence.full_evidence(result)) == pytest.approx(-8.011, abs=6e-4)
@@ -23,7 +25,11 @@ def test_small_evidence_without_trend_is_a_gaussian_density(noise):
     x, f = gp_displaced(7, seed=0)
     kernel = kunita.Gaussian(50.0, 5.0)
     root = np.random.default_rng(0).normal(size=(7, 3, 3))
-    full = root @ root.swapaxes(1, 2) + np.eye(3) if noise == "full" else 1.5 * np.tile(np.eye(3), (7, 1, 1))
+    full = (
+        root @ root.swapaxes(1, 2) + np.eye(3)
+        if noise == "full"
+        else 1.5 * np.tile(np.eye(3), (7, 1, 1))
+    )
     cov = np.kron(kernel.gram(x, x), np.eye(3))
     for i, block in enumerate(full):
         cov[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] += block
@@ -34,7 +40,8 @@ def test_small_evidence_without_trend_is_a_gaussian_density(noise):
 
 
 def test_small_evidence_with_trend_is_the_integral_over_the_trend():
-    """Against a very wide Gaussian prior on β: log p = restricted + ½b log(2πs²)… with the width taken out."""
+    """Against a very wide Gaussian prior on β: log p = restricted + ½b log(2πs²)… with the width
+    taken out."""
     x, f = gp_displaced(6, seed=1)
     kernel, width = kunita.Gaussian(50.0, 5.0), 1e4
     free, _ = trend.determined_trend("rigid", x - x.mean(0))

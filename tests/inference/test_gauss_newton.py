@@ -14,7 +14,11 @@ def test_secants_that_span_the_space_solve_a_linear_problem_exactly():
     n, d, b = 3, 2, 2
     slope, error = rng.normal(size=(n * d + b, n * d + b)), rng.normal(size=n * d + b)
     model = PathSpace(
-        np.eye(n * d), rng.normal(size=(n * d, b)), rng.normal(size=(n * d, b)), np.eye(b), np.ones((n, d, d))
+        np.eye(n * d),
+        rng.normal(size=(n * d, b)),
+        rng.normal(size=(n * d, b)),
+        np.eye(b),
+        np.ones((n, d, d)),
     )
     steps = rng.normal(size=(n * d + b, n * d + b))
     as_step = lambda v: Step(v[:b], v[b:].reshape(n, d))
@@ -31,7 +35,9 @@ def test_the_memory_saves_steps(monkeypatch):
     problem, start = prepared()
     with_memory = list(gauss_newton.gauss_newton(problem, start, 1e-8))
     monkeypatch.setattr(
-        gauss_newton, "secant_step", lambda linear, errors, *_: gauss_newton.gauss_newton_step(linear, errors)
+        gauss_newton,
+        "secant_step",
+        lambda linear, errors, *_: gauss_newton.gauss_newton_step(linear, errors),
     )
     without = list(gauss_newton.gauss_newton(problem, start, 1e-8))
     assert with_memory[-1].misfit <= 1e-8

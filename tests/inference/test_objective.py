@@ -16,11 +16,16 @@ WEIGHTS = jnp.asarray(numerics.simpson_weights(numerics.time_grid(10)))
 
 
 def random_problem(seed):
-    """Landmarks, momenta, targets and full-matrix noise; one landmark and nearly coincident ones among them."""
+    """Landmarks, momenta, targets and full-matrix noise; one landmark and nearly coincident ones
+    among them."""
     rng = np.random.default_rng(seed)
-    n, d, name = ((4, 2, "gaussian"), (4, 3, "matern52"), (1, 2, "gaussian"), (4, 2, "gaussian"), (4, 3, "matern52"))[
-        seed % 5
-    ]
+    n, d, name = (
+        (4, 2, "gaussian"),
+        (4, 3, "matern52"),
+        (1, 2, "gaussian"),
+        (4, 2, "gaussian"),
+        (4, 3, "matern52"),
+    )[seed % 5]
     q, p = random_phase(seed, n=n, d=d, strength=0.3)
     if seed % 5 == 3:
         q[1:] = q[0] + 1e-5 * rng.normal(size=(n - 1, d))
@@ -43,7 +48,9 @@ def test_gradients_agree_with_finite_differences_on_50_random_problems(trace):
         value = lambda t, k=kernel, q=q, p=p, f=f, noise=noise: both(k, q, p + t, f, noise)[0]
         gradient = both(kernel, q, p, f, noise)[1]
         along = 1e-3 * jnp.asarray(np.random.default_rng(seed).normal(size=p.shape))
-        differences = (8 * (value(along) - value(-along)) - (value(2 * along) - value(-2 * along))) / 12
+        differences = (
+            8 * (value(along) - value(-along)) - (value(2 * along) - value(-2 * along))
+        ) / 12
         # relative to the size of the gradient: along one direction the derivative itself may vanish
         size = jnp.linalg.norm(gradient) * jnp.linalg.norm(along)
         assert abs(jnp.sum(gradient * along) - differences) <= 1e-6 * size, seed
@@ -62,9 +69,9 @@ def test_the_gradient_is_the_pull_back_of_the_gap():
 
 def test_the_trace_is_that_of_the_flow_covariance():
     kernel, q, p, f, noise = random_problem(8)
-    difference = objective.variational_objective(kernel, q, p, f, noise, TIMES, WEIGHTS) - objective.energy(
-        kernel, q, p, f, noise, TIMES
-    )
+    difference = objective.variational_objective(
+        kernel, q, p, f, noise, TIMES, WEIGHTS
+    ) - objective.energy(kernel, q, p, f, noise, TIMES)
     path = transport.landmark_path(shooting.geodesic(kernel, q, p, TIMES))
     full = covariance.flow_covariance(kernel, WEIGHTS, path, path)
     diagonal = jnp.einsum("iaib->iab", full)
@@ -80,5 +87,7 @@ def test_the_papers_setting_is_half_the_identity():
     half = jnp.broadcast_to(0.5 * jnp.eye(2), (4, 2, 2))
     value = objective.energy(kernel, jnp.asarray(q), jnp.asarray(p), f, half, TIMES)
     arrived, _ = shooting.endpoint(kernel, jnp.asarray(q), jnp.asarray(p), TIMES)
-    expected = shooting.hamiltonian(kernel, jnp.asarray(q), jnp.asarray(p)) + jnp.sum((f - arrived) ** 2)
+    expected = shooting.hamiltonian(kernel, jnp.asarray(q), jnp.asarray(p)) + jnp.sum(
+        (f - arrived) ** 2
+    )
     assert float(value) == pytest.approx(float(expected), rel=1e-12)

@@ -15,21 +15,28 @@ def over_weights(function, error):
     """∫ function(w) N(ε; 0, D/w) Gamma(w; ν/2, ν/2) dw, over log w."""
     w = np.exp(np.linspace(-14, 5, 4001))
     gaussian = [multivariate_normal(np.zeros(2), NOISE / one).pdf(error) for one in w]
-    return np.trapezoid(function(w) * gaussian * gamma(FREEDOM / 2, scale=2 / FREEDOM).pdf(w) * w, np.log(w))
+    return np.trapezoid(
+        function(w) * gaussian * gamma(FREEDOM / 2, scale=2 / FREEDOM).pdf(w) * w, np.log(w)
+    )
 
 
 @pytest.mark.parametrize("error", [[0.2, -0.1], [3.0, 1.0], [-10.0, 6.0]])
 def test_the_mixture_is_students_t_and_its_weight_the_posterior_mean(error):
     """Against scipy's density, and the mean weight by quadrature, for an error that is known."""
     marginal = over_weights(np.ones_like, error)
-    assert marginal == pytest.approx(multivariate_t(np.zeros(2), NOISE, FREEDOM).pdf(error), rel=1e-5)
+    assert marginal == pytest.approx(
+        multivariate_t(np.zeros(2), NOISE, FREEDOM).pdf(error), rel=1e-5
+    )
     mean = over_weights(lambda w: w, error) / marginal
     known = np.zeros((1, 2, 2))
-    assert student_weights(np.array([error]), known, NOISE[None])[0] == pytest.approx(mean, rel=1e-5)
+    assert student_weights(np.array([error]), known, NOISE[None])[0] == pytest.approx(
+        mean, rel=1e-5
+    )
 
 
 def test_a_gross_error_hardly_pulls_and_is_named():
-    """Measured at points that were not used: at the landmarks themselves a fit to anything is close."""
+    """Measured at points that were not used: at the landmarks themselves a fit to anything is
+    close."""
     x, f = gp_displaced(30, seed=7)
     f = f + 0.5 * np.random.default_rng(2).normal(size=f.shape)
     moving, fixed, clean = x[:15], f[:15].copy(), np.arange(15) != 4
@@ -41,7 +48,9 @@ def test_a_gross_error_hardly_pulls_and_is_named():
     error = lambda reg: np.linalg.norm(reg.posterior.predict(x[15:]).mean - f[15:], axis=1).mean()
     assert robust.weights[4] < 0.05
     assert robust.weights[clean].min() > 0.3
-    assert robust.loo.chi2[4] > 30 > 20 > robust.loo.chi2[clean].max()  # weight or no weight, it is off
+    assert (
+        robust.loo.chi2[4] > 30 > 20 > robust.loo.chi2[clean].max()
+    )  # weight or no weight, it is off
     assert error(robust) < 0.85 * error(plain)  # the rest is what fifteen landmarks leave open
 
 
@@ -49,6 +58,8 @@ def test_without_gross_errors_it_changes_little():
     x, f = gp_displaced(15, seed=8)
     f = f + 0.5 * np.random.default_rng(3).normal(size=f.shape)
     plain, robust = kunita.register(x, f), kunita.register(x, f, robust=True)
-    moved = np.linalg.norm(plain.posterior.predict(x).mean - robust.posterior.predict(x).mean, axis=1)
+    moved = np.linalg.norm(
+        plain.posterior.predict(x).mean - robust.posterior.predict(x).mean, axis=1
+    )
     assert moved.max() < plain.noise_mm
     assert plain.weights == pytest.approx(np.ones(15))

@@ -7,14 +7,14 @@ import pytest
 
 import kunita
 from kunita import numerics
-from kunita.data.phantom import circle, flower
 from kunita.flow import shooting, transport
 from kunita.inference import path_space, solve
+from kunita.phantoms.shapes import circle, flower
 from problems import THREE, fit, gp_displaced, grid
 
 PIECE = 1024
-"""Points that are carried at a time, or four times the landmarks that each piece takes along, if these are many: one
-shape for every grid, so that one compilation serves them all."""
+"""Points that are carried at a time, or four times the landmarks that each piece takes along, if
+these are many: one shape for every grid, so that one compilation serves them all."""
 
 
 @jax.jit
@@ -26,8 +26,14 @@ def smallest_determinant(result, spacing=0.25, margin=3.0):
     """min det J of the flow on a dense grid around the landmarks."""
     landmarks = np.asarray(result.trajectory.positions[0])
     points, piece = grid(landmarks, margin, spacing), max(PIECE, 4 * len(landmarks))
-    full = -(-len(points) // piece), piece, points.shape[1]  # the last piece is filled up with the first points
-    return min(float(least(result.kernel, result.trajectory, some)) for some in np.resize(points, full))
+    full = (
+        -(-len(points) // piece),
+        piece,
+        points.shape[1],
+    )  # the last piece is filled up with the first points
+    return min(
+        float(least(result.kernel, result.trajectory, some)) for some in np.resize(points, full)
+    )
 
 
 def assert_solved(result):
@@ -72,7 +78,9 @@ def test_truths_drawn_from_the_prior_converge(ratio, share):
     for seed in range(30):
         rng = np.random.default_rng(seed)
         x = rng.uniform(0, 3, (15, 2))
-        truth = kunita.simulate(kernel, x, np.zeros_like(x), num_paths=1, num_steps=200, key=seed)[0]
+        truth = kunita.simulate(kernel, x, np.zeros_like(x), num_paths=1, num_steps=200, key=seed)[
+            0
+        ]
         result = fit(kernel, x, truth + 0.1 * ratio * rng.normal(size=x.shape), 0.1 * ratio)
         converged += result.converged
         assert smallest_determinant(result, spacing=0.1, margin=1.0) > 0
@@ -85,8 +93,13 @@ def test_the_joint_fit_ends_where_its_equations_say(align):
     moving, fixed = gp_displaced(12, seed=3, rms=12.0)
     result = fit(kunita.Gaussian(50.0, 8.0), moving, fixed, 1.0, align)
     assert_solved(result)
-    trajectory, weights = result.trajectory, numerics.simpson_weights(np.asarray(result.trajectory.times))
-    linear = path_space.path_space_jit(result.kernel, trajectory, weights, result.noise, result.trend)
+    trajectory, weights = (
+        result.trajectory,
+        numerics.simpson_weights(np.asarray(result.trajectory.times)),
+    )
+    linear = path_space.path_space_jit(
+        result.kernel, trajectory, weights, result.noise, result.trend
+    )
     final = trajectory.momenta[-1]
     flow = (linear.factor @ linear.factor.T) - numerics.block_diagonal(result.noise)
     y = (result.targets - trajectory.positions[-1]).ravel() + flow @ final.ravel()
@@ -102,7 +115,12 @@ def test_the_joint_fit_ends_where_its_equations_say(align):
 
 def test_time_steps_follow_the_measured_energy_drift():
     quiet = fit(kunita.Gaussian(50.0, 5.0), *gp_displaced(12, seed=0, rms=1.0), 1.0)
-    wild = fit(THREE["kernel"], THREE["moving"], THREE["moving"] + 4 * (THREE["fixed"] - THREE["moving"]), 0.2)
+    wild = fit(
+        THREE["kernel"],
+        THREE["moving"],
+        THREE["moving"] + 4 * (THREE["fixed"] - THREE["moving"]),
+        0.2,
+    )
     assert len(quiet.trajectory.times) - 1 == shooting.DEFAULT_STEPS
     assert len(wild.trajectory.times) - 1 > shooting.DEFAULT_STEPS
     assert quiet.trajectory.drift <= 1e-8
@@ -113,7 +131,9 @@ def test_a_failure_to_converge_is_said(monkeypatch):
     monkeypatch.setattr(solve, "MAX_ITERATIONS", 1)
     monkeypatch.setattr(solve, "LEVELS", (1.0,))
     with pytest.warns(kunita.KunitaWarning, match="iterations ran out"):
-        reg = kunita.register(*gp_displaced(12, seed=5, rms=8.0), kernel=kunita.Gaussian(50.0, 5.0), noise=0.1)
+        reg = kunita.register(
+            *gp_displaced(12, seed=5, rms=8.0), kernel=kunita.Gaussian(50.0, 5.0), noise=0.1
+        )
     assert not reg.converged
     assert "NOT CONVERGED" in reg.summary()
 
@@ -125,8 +145,12 @@ def test_one_vague_landmark_does_not_hold_up_the_others():
     reg = kunita.register(moving, fixed, kernel=kunita.Gaussian(50.0, 5.0), noise=noise)
     assert reg.converged
     with pytest.warns(kunita.KunitaWarning, match="left out"):
-        without = kunita.register(moving, fixed, kernel=reg.kernel, noise=np.where(noise > 1, np.inf, noise))
-    np.testing.assert_allclose(reg.posterior.predict(moving).mean, without.posterior.predict(moving).mean, atol=1e-4)
+        without = kunita.register(
+            moving, fixed, kernel=reg.kernel, noise=np.where(noise > 1, np.inf, noise)
+        )
+    np.testing.assert_allclose(
+        reg.posterior.predict(moving).mean, without.posterior.predict(moving).mean, atol=1e-4
+    )
 
 
 def test_a_landmark_that_is_vague_along_some_directions_only_does_not_hold_up_the_others():

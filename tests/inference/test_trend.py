@@ -24,7 +24,9 @@ def test_procrustes_recovers_an_exact_alignment(kind, d):
     }[kind]
     y = x @ matrix.T + np.arange(d)
     found = trend.procrustes(kind, x, y, np.ones(8))
-    np.testing.assert_allclose(found(x), y, atol=1e-3)  # the tie-break of undetermined rotations costs 1e-6 rad
+    np.testing.assert_allclose(
+        found(x), y, atol=1e-3
+    )  # the tie-break of undetermined rotations costs 1e-6 rad
     np.testing.assert_allclose(found.inverse(jnp.asarray(y)), x, atol=1e-3)
 
 
@@ -64,9 +66,17 @@ def test_finite_moves_of_a_rigid_trend_are_rotations():
         ("rigid", np.outer(np.arange(5.0) - 2, [1, 2, 3]), 1),  # collinear: the turn about the line
         ("rigid", np.zeros((1, 3)), 3),  # one point: every turn
         ("rigid", np.zeros((1, 2)), 1),
-        ("affine", np.c_[RNG.normal(size=(6, 2)), np.zeros(6)], 3),  # coplanar: what leaves the plane
+        (
+            "affine",
+            np.c_[RNG.normal(size=(6, 2)), np.zeros(6)],
+            3,
+        ),  # coplanar: what leaves the plane
         ("similarity", np.zeros((1, 2)), 2),
-        ("rigid", np.c_[RNG.normal(size=(6, 2)), np.zeros(6)], 0),  # coplanar points do fix a rotation
+        (
+            "rigid",
+            np.c_[RNG.normal(size=(6, 2)), np.zeros(6)],
+            0,
+        ),  # coplanar points do fix a rotation
     ],
 )
 def test_directions_that_the_points_leave_open_are_not_fitted(kind, points, expected):

@@ -34,7 +34,10 @@ def test_trust_regions_reach_the_same_minimum_dense_and_by_products(exact, monke
     ends = []
     for limit in (problem_module.DENSE, 0):
         monkeypatch.setattr(problem_module, "DENSE", limit)
-        near = [start, *itertools.islice(trust_region.trust_region(exact, problem, start, 1e-5), 40)][-1]
+        near = [
+            start,
+            *itertools.islice(trust_region.trust_region(exact, problem, start, 1e-5), 40),
+        ][-1]
         state = [near, *newton.exact_newton(problem, near, 1e-9)][-1]
         ends.append(state)
         assert state.misfit <= 1e-8
@@ -50,4 +53,6 @@ def test_hessian_products_are_derivatives_of_the_gradient():
     energy = jax.jit(lambda t: trust_region.energy_in_chart(problem, state, here, t * w))
     h = 1e-3
     assert float(gradient @ w) == pytest.approx(float((energy(h) - energy(-h)) / (2 * h)), rel=1e-5)
-    assert float(w @ hessian @ w) == pytest.approx(float((energy(h) - 2 * energy(0.0) + energy(-h)) / h**2), rel=1e-4)
+    assert float(w @ hessian @ w) == pytest.approx(
+        float((energy(h) - 2 * energy(0.0) + energy(-h)) / h**2), rel=1e-4
+    )

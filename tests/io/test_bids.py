@@ -44,14 +44,22 @@ def test_no_two_files_share_a_name_nor_do_two_subjects():
 
 @pytest.mark.parametrize(("name", "way"), [("forward_xfm", ("preT1w", "intraopUS")),
                                            ("inverse_xfm", ("intraopUS", "preT1w"))])  # fmt: skip
-def test_a_transform_is_named_by_the_images_it_moves_and_its_sidecar_says_that_points_go_the_other_way(name, way):
+def test_a_transform_is_named_by_the_images_it_moves_and_its_sidecar_says_that_points_go_the_other_way(
+    name, way
+):
     a, b = way
     assert f"_from-{a}_to-{b}_mode-image_" in NAMES(f"{name}.h5")
     text = sidecar(f"{name}.h5", NAMES)
-    assert (text["ImageMapping"], text["PointMapping"], text["CoordinateSystem"]) == (f"{a}->{b}", f"{b}->{a}", "LPS")
+    assert (text["ImageMapping"], text["PointMapping"], text["CoordinateSystem"]) == (
+        f"{a}->{b}",
+        f"{b}->{a}",
+        "LPS",
+    )
 
 
-@pytest.mark.parametrize("name", [n for n in EVERYTHING if n.startswith(("uncertainty", "jacobian", "labels_"))])
+@pytest.mark.parametrize(
+    "name", [n for n in EVERYTHING if n.startswith(("uncertainty", "jacobian", "labels_"))]
+)
 def test_a_map_s_sidecar_states_its_unit_and_space(name):
     text = sidecar(name, NAMES)
     assert text["Space"] == "intraopUS"

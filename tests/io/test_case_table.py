@@ -1,4 +1,5 @@
-"""A cohort's table: the same cases however they are stored, and one clear line where it cannot be read."""
+"""A cohort's table: the same cases however they are stored, and one clear line where it cannot be
+read."""
 
 import os
 import pathlib
@@ -61,7 +62,10 @@ def test_paths_are_relative_to_the_table_not_to_where_one_stands(folder, monkeyp
 def test_several_raters_are_pooled_side_by_side(folder):
     draws = np.random.default_rng(2)
     raters = [
-        [Landmarks(side.points + draws.normal(scale=0.5, size=(7, 3)), NAMES) for side in (MOVING, FIXED)]
+        [
+            Landmarks(side.points + draws.normal(scale=0.5, size=(7, 3)), NAMES)
+            for side in (MOVING, FIXED)
+        ]
         for _ in range(3)
     ]
     for k, sides in enumerate(raters):
@@ -107,7 +111,9 @@ def test_images_are_read_for_the_first_case_that_has_both(folder):
 )
 def test_images_are_called_as_their_files_unless_these_are_called_the_same(folder, files, names):
     for name in files:
-        write_image(folder / name, Image(np.ones((4, 4, 4)), np.diag([20.0, 20, 20, 1])), overwrite=True)
+        write_image(
+            folder / name, Image(np.ones((4, 4, 4)), np.diag([20.0, 20, 20, 1])), overwrite=True
+        )
     header = ("case", "moving", "fixed", "moving_image", "fixed_image")
     (case,) = read_cases(table(folder, ("a", "both.tag", "", *files), header=header))
     assert case.image_names == names
@@ -124,7 +130,10 @@ def test_labels_are_named_but_not_read(folder):
 
 def test_other_columns_are_passed_over(folder):
     header = ("case", "moving", "fixed", "age", "images", "moving_side")
-    assert len(read_cases(table(folder, ("a", "both.tag", "", "61", "many", "left"), header=header))) == 1
+    assert (
+        len(read_cases(table(folder, ("a", "both.tag", "", "61", "many", "left"), header=header)))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +163,9 @@ def test_other_columns_are_passed_over(folder):
         ),
     ],
 )  # fmt: skip
-def test_a_table_that_cannot_be_used_is_refused_in_one_line_that_names_the_row(folder, rows, header, line, said):
+def test_a_table_that_cannot_be_used_is_refused_in_one_line_that_names_the_row(
+    folder, rows, header, line, said
+):
     path = table(folder, *rows, header=header or ("case", "moving", "fixed"))
     with pytest.raises(FileError, match=said) as refusal:
         read_cases(path)

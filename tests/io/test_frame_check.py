@@ -9,7 +9,9 @@ from kunita.io.frame_check import check_inside
 from kunita.io.frames import Frame, flip_points
 from kunita.io.landmark_files.files import read_tables, write_landmarks
 
-GRID = kunita.Grid((20, 18, 16), np.array([[-3.0, 0, 0, 70], [0, 3, 0, 30], [0, 0, 3, -20], [0, 0, 0, 1.0]]))
+GRID = kunita.Grid(
+    (20, 18, 16), np.array([[-3.0, 0, 0, 70], [0, 3, 0, 30], [0, 0, 3, -20], [0, 0, 0, 1.0]])
+)
 INSIDE = GRID.world(np.random.default_rng(0).uniform(1, 14, (8, 3)))
 
 
@@ -57,7 +59,9 @@ def test_a_frame_that_a_file_states_is_to_be_corrected_in_the_file(tmp_path, end
     write_landmarks(path, kunita.Landmarks(INSIDE), frame=true)
     right = path.read_text()
     path.write_text(right.replace(true, wrong))
-    assert said_of(read_tables(path)[0]).startswith(f"correct the file, which states {wrong}: its CoordinateSystem")
+    assert said_of(read_tables(path)[0]).startswith(
+        f"correct the file, which states {wrong}: its CoordinateSystem"
+    )
     with pytest.raises(FileError, match=f"the file says {wrong}"):  # so no option could be advised
         read_tables(path, frame=true)
     path.write_text(right)
@@ -102,9 +106,16 @@ def test_in_two_dimensions_nothing_is_flipped():
 
 def test_a_third_outside_that_a_flip_would_bring_in_are_enough_to_refuse():
     """Landmarks near the origin are inside either way round: the others give the flip away."""
-    grid = kunita.Grid((30, 30, 30), np.array([[3.0, 0, 0, -10], [0, 3, 0, -60], [0, 0, 3, -20], [0, 0, 0, 1.0]]))
+    grid = kunita.Grid(
+        (30, 30, 30), np.array([[3.0, 0, 0, -10], [0, 3, 0, -60], [0, 0, 3, -20], [0, 0, 0, 1.0]])
+    )
     rng = np.random.default_rng(0)
-    either, away = rng.uniform([-9, -25, 0], [9, 25, 50], (20, 3)), rng.uniform([-70, -20, 0], [-20, 20, 50], (8, 3))
+    either, away = (
+        rng.uniform([-9, -25, 0], [9, 25, 50], (20, 3)),
+        rng.uniform([-70, -20, 0], [-20, 20, 50], (8, 3)),
+    )
     with pytest.raises(LandmarkError, match="8 of 28 landmarks lie outside.*look like LPS"):
         remark(np.concatenate([either, away]), Frame.RAS, grid)
-    assert "1 of 21" in remark(np.concatenate([either, away[:1]]), Frame.RAS, grid)  # one alone may be a slip
+    assert "1 of 21" in remark(
+        np.concatenate([either, away[:1]]), Frame.RAS, grid
+    )  # one alone may be a slip

@@ -28,7 +28,9 @@ def test_a_flip_is_its_own_inverse(frame):
 def test_flipped_draws_have_the_flipped_covariance():
     root = np.random.default_rng(0).normal(size=(3, 3))
     draws = np.random.default_rng(1).normal(size=(1000, 3)) @ root.T
-    assert np.allclose(np.cov(flip_points(draws, Frame.LPS).T), flip_covariances(np.cov(draws.T), Frame.LPS))
+    assert np.allclose(
+        np.cov(flip_points(draws, Frame.LPS).T), flip_covariances(np.cov(draws.T), Frame.LPS)
+    )
 
 
 def test_a_flipped_map_maps_flipped_points():
@@ -36,7 +38,9 @@ def test_a_flipped_map_maps_flipped_points():
     affine[3] = [0, 0, 0, 1]
     there = affine[:3, :3] @ x + affine[:3, 3]
     flipped = flip_map(affine, Frame.LPS)
-    assert np.allclose(flipped[:3, :3] @ flip_points(x, Frame.LPS) + flipped[:3, 3], flip_points(there, Frame.LPS))
+    assert np.allclose(
+        flipped[:3, :3] @ flip_points(x, Frame.LPS) + flipped[:3, 3], flip_points(there, Frame.LPS)
+    )
 
 
 def test_names_of_frames_are_read_in_any_case_and_others_refused():

@@ -1,4 +1,5 @@
-"""Meshes and streamlines survive their files, in whatever frame, and other programs read what we write."""
+"""Meshes and streamlines survive their files, in whatever frame, and other programs read what we
+write."""
 
 import dataclasses
 import pathlib
@@ -24,7 +25,9 @@ from kunita.io.geometry_files.files import is_geometry, read_geometry, write_geo
 
 RNG = np.random.default_rng(7)
 POINTS = np.round(RNG.normal(scale=30.0, size=(6, 3)), 2)
-OCTAHEDRON = np.array([[0, 2, 4], [2, 1, 4], [1, 3, 4], [3, 0, 4], [2, 0, 5], [1, 2, 5], [3, 1, 5], [0, 3, 5]])
+OCTAHEDRON = np.array(
+    [[0, 2, 4], [2, 1, 4], [1, 3, 4], [3, 0, 4], [2, 0, 5], [1, 2, 5], [3, 1, 5], [0, 3, 5]]
+)
 MESH = Mesh(POINTS, faces=cells_of(OCTAHEDRON))
 RICH = Mesh(
     POINTS,
@@ -41,10 +44,14 @@ RICH = Mesh(
     ),
     cell_data=(Attribute("label", np.arange(7, dtype=np.int32)),),
 )
-GRID = Grid((20, 30, 40), np.array([[0, 2.0, 0, -10], [-1.5, 0, 0, 20], [0, 0, 3.0, -30], [0, 0, 0, 1]]))
+GRID = Grid(
+    (20, 30, 40), np.array([[0, 2.0, 0, -10], [-1.5, 0, 0, 20], [0, 0, 3.0, -30], [0, 0, 0, 1]])
+)
 LINES = Streamlines(POINTS, [0, 3, 1, 0, 2], grid=GRID)
 FACTORS = RNG.normal(size=(6, 3, 3))
-VALUES = VertexValues(np.arange(1.0, 7.0), np.arange(2.0, 8.0), FACTORS @ FACTORS.transpose(0, 2, 1))
+VALUES = VertexValues(
+    np.arange(1.0, 7.0), np.arange(2.0, 8.0), FACTORS @ FACTORS.transpose(0, 2, 1)
+)
 
 
 def extremes(code):
@@ -71,14 +78,30 @@ VTK_MESHES = {
     ),
     "points": Mesh(POINTS, point_data=(Attribute("big endian", np.arange(6, dtype=">i4")),)),
     "data of no cells": Mesh(POINTS, cell_data=(Attribute("label", np.zeros(0, dtype=np.int32)),)),
-    "lines": Mesh(POINTS, lines=RICH.lines, cell_data=(Attribute("bundle", np.array([3, 4], dtype=np.uint8)),)),
-    "a line without a point": Mesh(POINTS, lines=Cells(np.array([0, 2, 2, 3]), np.array([5, 0, 1]))),
+    "lines": Mesh(
+        POINTS, lines=RICH.lines, cell_data=(Attribute("bundle", np.array([3, 4], dtype=np.uint8)),)
+    ),
+    "a line without a point": Mesh(
+        POINTS, lines=Cells(np.array([0, 2, 2, 3]), np.array([5, 0, 1]))
+    ),
     "polygons": Mesh(POINTS, faces=RICH.faces),
-    "strips": Mesh(POINTS, strips=RICH.strips, cell_data=(Attribute("n", np.ones((1, 3)), Role.NORMALS),)),
-    "32 KiB and more": Mesh(RNG.normal(size=(5000, 3)), faces=cells_of(RNG.integers(5000, size=(9000, 3)))),
-    "32 KiB and no more": Mesh(RNG.normal(size=(4096, 3)), point_data=(Attribute("block", RNG.normal(size=4096)),)),
+    "strips": Mesh(
+        POINTS, strips=RICH.strips, cell_data=(Attribute("n", np.ones((1, 3)), Role.NORMALS),)
+    ),
+    "32 KiB and more": Mesh(
+        RNG.normal(size=(5000, 3)), faces=cells_of(RNG.integers(5000, size=(9000, 3)))
+    ),
+    "32 KiB and no more": Mesh(
+        RNG.normal(size=(4096, 3)), point_data=(Attribute("block", RNG.normal(size=4096)),)
+    ),
 }
-VTK_ROLES = (Role.SCALARS, Role.VECTORS, Role.NORMALS, Role.TEXTURE, Role.TENSORS)  # by VTK's numbers for them
+VTK_ROLES = (
+    Role.SCALARS,
+    Role.VECTORS,
+    Role.NORMALS,
+    Role.TEXTURE,
+    Role.TENSORS,
+)  # by VTK's numbers for them
 
 DOUBLE, SINGLE = 1e-12, 1e-5  # of coordinates up to 100 mm: 100 × 2⁻²⁴ is 6e-6
 PRECISION = {
@@ -117,7 +140,9 @@ def points_by_vtk(data):
 
 def faces_by_vtk(data):
     """(k, 3, 3) corners of the triangles."""
-    ids = [[data.GetCell(i).GetPointId(j) for j in range(3)] for i in range(data.GetNumberOfCells())]
+    ids = [
+        [data.GetCell(i).GetPointId(j) for j in range(3)] for i in range(data.GetNumberOfCells())
+    ]
     return points_by_vtk(data)[np.array(ids)]
 
 
@@ -143,7 +168,8 @@ def test_what_is_written_is_read_again(tmp_path, suffix):
 def test_a_file_read_and_written_again_holds_the_same(tmp_path, suffix):
     first = read_geometry(written(tmp_path, suffix, values=VALUES))
     second = read_geometry(written(tmp_path, suffix, first, overwrite=True))
-    # only .trk stores other coordinates than it is given: rounding to single precision happens in those
+    # only .trk stores other coordinates than it is given: rounding to single precision happens in
+    # those
     np.testing.assert_allclose(second.points, first.points, atol=SINGLE if suffix == ".trk" else 0)
     assert [a.name for a in second.point_data] == [a.name for a in first.point_data]
     for one, other in zip(first.point_data, second.point_data, strict=True):
@@ -156,26 +182,39 @@ def test_vtk_keeps_every_kind_of_cell_and_of_data(tmp_path, suffix, frame):
     back = read_geometry(written(tmp_path, suffix, RICH, VALUES, frame=frame))
     for kind in ("vertices", "lines", "faces", "strips"):
         np.testing.assert_array_equal(getattr(back, kind).offsets, getattr(RICH, kind).offsets)
-        np.testing.assert_array_equal(getattr(back, kind).connectivity, getattr(RICH, kind).connectivity)
+        np.testing.assert_array_equal(
+            getattr(back, kind).connectivity, getattr(RICH, kind).connectivity
+        )
     for each in RICH.point_data:
         kept = attribute(back, each.name)
         assert (kept.role, kept.values.dtype) == (each.role, each.values.dtype)
         np.testing.assert_array_equal(kept.values, each.values)
     np.testing.assert_array_equal(back.cell_data[0].values, np.arange(7))
-    np.testing.assert_allclose(attribute(back, "covariance_mm2").values, VALUES.covariance, rtol=1e-14)
+    np.testing.assert_allclose(
+        attribute(back, "covariance_mm2").values, VALUES.covariance, rtol=1e-14
+    )
 
 
 def described(attributes):
     """By name: role, type, and rows of columns."""
-    return {a.name: (a.role, a.values.dtype.newbyteorder("="), a.columns.tolist()) for a in attributes}
+    return {
+        a.name: (a.role, a.values.dtype.newbyteorder("="), a.columns.tolist()) for a in attributes
+    }
 
 
 def described_by_vtk(data):
     active = {
-        data.GetAttribute(number).GetName(): role for number, role in enumerate(VTK_ROLES) if data.GetAttribute(number)
+        data.GetAttribute(number).GetName(): role
+        for number, role in enumerate(VTK_ROLES)
+        if data.GetAttribute(number)
     }
-    arrays = {data.GetArrayName(i): vtk_to_numpy(data.GetArray(i)) for i in range(data.GetNumberOfArrays())}
-    return described(Attribute(name, values, active.get(name, Role.PLAIN)) for name, values in arrays.items())
+    arrays = {
+        data.GetArrayName(i): vtk_to_numpy(data.GetArray(i))
+        for i in range(data.GetNumberOfArrays())
+    }
+    return described(
+        Attribute(name, values, active.get(name, Role.PLAIN)) for name, values in arrays.items()
+    )
 
 
 @pytest.mark.parametrize("suffix", [".vtk", ".vtp"])
@@ -195,13 +234,22 @@ def test_vtk_reads_exactly_what_we_write_and_so_do_we(tmp_path, capfd, name, suf
         np.testing.assert_array_equal(vtk_to_numpy(cells.GetConnectivityArray()), ours.connectivity)
         np.testing.assert_array_equal(again.offsets, ours.offsets)
         np.testing.assert_array_equal(again.connectivity, ours.connectivity)
-    assert described_by_vtk(data.GetPointData()) == described(back.point_data) == described(mesh.point_data)
-    assert described_by_vtk(data.GetCellData()) == described(back.cell_data) == described(mesh.cell_data)
+    assert (
+        described_by_vtk(data.GetPointData())
+        == described(back.point_data)
+        == described(mesh.point_data)
+    )
+    assert (
+        described_by_vtk(data.GetCellData())
+        == described(back.cell_data)
+        == described(mesh.cell_data)
+    )
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
-    "name", ["two words", "100 %20", 'a "b" <c> & d', "größe in µm²", "tab\tand\nline", "{0} {name}"]
+    "name",
+    ["two words", "100 %20", 'a "b" <c> & d', "größe in µm²", "tab\tand\nline", "{0} {name}"],
 )
 @pytest.mark.parametrize("suffix", [".vtk", ".vtp"])
 def test_names_of_arrays_survive_whatever_is_in_them(tmp_path, suffix, name):
@@ -212,9 +260,15 @@ def test_names_of_arrays_survive_whatever_is_in_them(tmp_path, suffix, name):
 
 
 def test_names_in_a_legacy_file_are_quoted_as_vtk_quotes_them(tmp_path):
-    signs = "".join(map(chr, range(1, 128))).translate({ord("{"): None, ord("}"): None})  # VTK 9.7 aborts on braces
+    signs = "".join(map(chr, range(1, 128))).translate(
+        {ord("{"): None, ord("}"): None}
+    )  # VTK 9.7 aborts on braces
     names = [signs[start : start + 8] for start in range(0, len(signs), 8)]
-    path = written(tmp_path, ".vtk", Mesh(POINTS, point_data=tuple(Attribute(name, np.arange(6.0)) for name in names)))
+    path = written(
+        tmp_path,
+        ".vtk",
+        Mesh(POINTS, point_data=tuple(Attribute(name, np.arange(6.0)) for name in names)),
+    )
     data = by_vtk(path)
     for number, name in enumerate(names):
         data.GetPointData().GetArray(number).SetName(name)
@@ -222,31 +276,51 @@ def test_names_in_a_legacy_file_are_quoted_as_vtk_quotes_them(tmp_path):
     writer.SetInputData(data)
     writer.SetFileName(str(tmp_path / "theirs.vtk"))
     writer.Write()
-    ours, theirs = (re.findall(rb"\n(\S+) 1 6 double\n", file.read_bytes()) for file in (path, tmp_path / "theirs.vtk"))
+    ours, theirs = (
+        re.findall(rb"\n(\S+) 1 6 double\n", file.read_bytes())
+        for file in (path, tmp_path / "theirs.vtk")
+    )
     assert ours == theirs
     assert len(ours) == len(names)
 
 
-@pytest.mark.parametrize(("suffix", "name", "stored"), [(".vtk", "", "unknown"), (".vtp", "bell\a \udcff", "bell_ _")])
-def test_a_name_that_the_format_cannot_hold_is_stored_as_one_that_it_can(tmp_path, suffix, name, stored):
-    path = written(tmp_path, suffix, Mesh(POINTS, point_data=(Attribute(name, np.arange(6.0), Role.SCALARS),)))
+@pytest.mark.parametrize(
+    ("suffix", "name", "stored"), [(".vtk", "", "unknown"), (".vtp", "bell\a \udcff", "bell_ _")]
+)
+def test_a_name_that_the_format_cannot_hold_is_stored_as_one_that_it_can(
+    tmp_path, suffix, name, stored
+):
+    path = written(
+        tmp_path, suffix, Mesh(POINTS, point_data=(Attribute(name, np.arange(6.0), Role.SCALARS),))
+    )
     assert by_vtk(path).GetPointData().GetScalars().GetName() == stored
     assert read_geometry(path).point_data[0].name == stored
 
 
 @pytest.mark.parametrize("suffix", [".vtk", ".vtp"])
-def test_of_two_arrays_with_one_role_the_last_has_it_and_of_two_with_one_name_it_is_kept(tmp_path, suffix):
-    first, second = Attribute("a", np.zeros((6, 3)), Role.VECTORS), Attribute("b", np.ones((6, 3)), Role.VECTORS)
+def test_of_two_arrays_with_one_role_the_last_has_it_and_of_two_with_one_name_it_is_kept(
+    tmp_path, suffix
+):
+    first, second = (
+        Attribute("a", np.zeros((6, 3)), Role.VECTORS),
+        Attribute("b", np.ones((6, 3)), Role.VECTORS),
+    )
     third, fourth = Attribute("c", np.zeros(6)), Attribute("c", np.ones((6, 2)), Role.TEXTURE)
     path = written(tmp_path, suffix, Mesh(POINTS, point_data=(first, second, third, fourth)))
     expected = described((dataclasses.replace(first, role=Role.PLAIN), second, fourth))
-    assert described_by_vtk(by_vtk(path).GetPointData()) == described(read_geometry(path).point_data) == expected
+    assert (
+        described_by_vtk(by_vtk(path).GetPointData())
+        == described(read_geometry(path).point_data)
+        == expected
+    )
 
 
 @pytest.mark.parametrize("frame", ["RAS", "LPS"])
 def test_ply_keeps_what_it_can_and_makes_triangles_of_strips(tmp_path, frame):
     labels = (Attribute("label", np.arange(3.0)),)
-    mesh = Mesh(POINTS, faces=RICH.faces, strips=RICH.strips, point_data=RICH.point_data, cell_data=labels)
+    mesh = Mesh(
+        POINTS, faces=RICH.faces, strips=RICH.strips, point_data=RICH.point_data, cell_data=labels
+    )
     back = read_geometry(written(tmp_path, ".ply", mesh, VALUES, frame=frame))
     np.testing.assert_array_equal(back.faces.sizes, [3, 4, 3, 3, 3])
     np.testing.assert_array_equal(back.triangles, mesh.triangles)
@@ -255,7 +329,9 @@ def test_ply_keeps_what_it_can_and_makes_triangles_of_strips(tmp_path, frame):
     np.testing.assert_array_equal(attribute(back, "pair_1").values, RICH.point_data[4].values[:, 1])
     np.testing.assert_array_equal(attribute(back, "RGB").values, RICH.point_data[1].values)
     np.testing.assert_array_equal(attribute(back, "Normals").values, RICH.point_data[3].values)
-    np.testing.assert_allclose(attribute(back, "covariance_mm2").values, VALUES.covariance, rtol=1e-14)
+    np.testing.assert_allclose(
+        attribute(back, "covariance_mm2").values, VALUES.covariance, rtol=1e-14
+    )
 
 
 def test_trk_keeps_numbers_of_vertices_and_of_streamlines(tmp_path):
@@ -301,7 +377,9 @@ def test_ras_and_lps_storage_of_a_mesh_load_equal(tmp_path, suffix):
     ras = written(tmp_path / "ras", suffix, frame="RAS")
     lps = written(tmp_path / "lps", suffix, frame="LPS")
     np.testing.assert_array_equal(read_geometry(ras).points, read_geometry(lps).points)
-    np.testing.assert_array_equal(faces_by_vtk(by_vtk(ras)), faces_by_vtk(by_vtk(lps)) * [-1, -1, 1])
+    np.testing.assert_array_equal(
+        faces_by_vtk(by_vtk(ras)), faces_by_vtk(by_vtk(lps)) * [-1, -1, 1]
+    )
 
 
 @pytest.mark.parametrize("frame", ["RAS", "LPS"])
@@ -338,7 +416,9 @@ def test_formats_that_are_ras_by_definition_are_never_lps(tmp_path, suffix):
 
 def test_an_lps_mesh_becomes_a_gifti_surface_in_ras(tmp_path):
     mesh = read_geometry(written(tmp_path, ".vtk", frame="LPS"))
-    np.testing.assert_allclose(nibabel.load(written(tmp_path, ".gii", mesh)).darrays[0].data, POINTS, atol=SINGLE)
+    np.testing.assert_allclose(
+        nibabel.load(written(tmp_path, ".gii", mesh)).darrays[0].data, POINTS, atol=SINGLE
+    )
 
 
 def theirs(folder, suffix, set_up):
@@ -381,25 +461,36 @@ def test_a_mesh_without_a_stated_frame_is_read_in_the_one_given_and_in_no_other(
     path = theirs(tmp_path, *THEIRS[kind])
     with pytest.raises(FileError, match=r"give --frame RAS or LPS; Slicer since 2020 writes LPS"):
         read_geometry(path)
-    np.testing.assert_allclose(corners(read_geometry(path, frame="RAS")), POINTS[OCTAHEDRON], atol=SINGLE)
-    np.testing.assert_allclose(corners(read_geometry(path, frame="LPS")) * [-1, -1, 1], POINTS[OCTAHEDRON], atol=SINGLE)
+    np.testing.assert_allclose(
+        corners(read_geometry(path, frame="RAS")), POINTS[OCTAHEDRON], atol=SINGLE
+    )
+    np.testing.assert_allclose(
+        corners(read_geometry(path, frame="LPS")) * [-1, -1, 1], POINTS[OCTAHEDRON], atol=SINGLE
+    )
 
 
 @pytest.mark.parametrize(
-    ("data_space", "to_space", "applied"), [(0, 1, True), (1, 3, False), (3, 4, False), (0, 3, False)]
+    ("data_space", "to_space", "applied"),
+    [(0, 1, True), (1, 3, False), (3, 4, False), (0, 3, False)],
 )
-def test_gifti_coordinates_of_an_unknown_space_are_taken_to_the_scanner(tmp_path, data_space, to_space, applied):
+def test_gifti_coordinates_of_an_unknown_space_are_taken_to_the_scanner(
+    tmp_path, data_space, to_space, applied
+):
     path = written(tmp_path, ".gii")
     image = nibabel.load(path)
     shift = np.eye(4)
     shift[:3, 3] = 10, 20, 30
     image.darrays[0].coordsys = nibabel.gifti.GiftiCoordSystem(data_space, to_space, shift)
     nibabel.save(image, path)
-    np.testing.assert_allclose(read_geometry(path).points, POINTS + applied * shift[:3, 3], atol=SINGLE)
+    np.testing.assert_allclose(
+        read_geometry(path).points, POINTS + applied * shift[:3, 3], atol=SINGLE
+    )
 
 
 def test_a_freesurfer_surface_off_the_scanners_origin_is_warned_about(tmp_path):
-    path = written(tmp_path, ".gii", Mesh(POINTS, faces=MESH.faces, notes=(("VolGeomC_A", "12.5"),)))
+    path = written(
+        tmp_path, ".gii", Mesh(POINTS, faces=MESH.faces, notes=(("VolGeomC_A", "12.5"),))
+    )
     image = nibabel.load(path)
     image.darrays[0].coordsys = nibabel.gifti.GiftiCoordSystem(0, 3, np.eye(4))
     nibabel.save(image, path)
@@ -419,13 +510,18 @@ def test_vtk_reads_the_covariance_flipped_with_its_vertex(tmp_path, suffix, fram
     assert data.GetPointData().GetTensors().GetName() == "covariance_mm2"
     np.testing.assert_allclose(covariances, flip @ VALUES.covariance @ flip, rtol=1e-14)
     np.testing.assert_array_equal(vtk_to_numpy(data.GetPointData().GetArray("std_mm")), VALUES.std)
-    np.testing.assert_array_equal(vtk_to_numpy(data.GetPointData().GetArray("radius95_mm")), VALUES.radius)
+    np.testing.assert_array_equal(
+        vtk_to_numpy(data.GetPointData().GetArray("radius95_mm")), VALUES.radius
+    )
 
 
 @pytest.mark.parametrize("frame", ["RAS", "LPS"])
 def test_the_table_next_to_an_stl_has_the_covariance_flipped_with_its_vertex(tmp_path, frame):
     path = tmp_path / "skull.stl"
-    assert write_geometry(path, MESH, VALUES, frame=frame) == (path, tmp_path / "skull.uncertainty.csv")
+    assert write_geometry(path, MESH, VALUES, frame=frame) == (
+        path,
+        tmp_path / "skull.uncertainty.csv",
+    )
     lines = (tmp_path / "skull.uncertainty.csv").read_text().splitlines()
     assert lines[0] == f"# CoordinateSystem = {frame}"
     rows = np.genfromtxt(lines[1:], delimiter=",", names=True)
@@ -459,7 +555,11 @@ def test_vtk_reads_our_faces_whatever_else_the_file_holds(tmp_path, suffix):
 def test_nibabel_reads_our_surface_and_its_scalars(tmp_path):
     path = tmp_path / "lh.pial.surf.gii"
     files = write_geometry(path, MESH, VALUES)
-    assert [file.name for file in files] == [path.name, "lh.pial.std.shape.gii", "lh.pial.radius95.shape.gii"]
+    assert [file.name for file in files] == [
+        path.name,
+        "lh.pial.std.shape.gii",
+        "lh.pial.radius95.shape.gii",
+    ]
     points, triangles = nibabel.load(path).agg_data(("pointset", "triangle"))
     np.testing.assert_allclose(points[triangles], POINTS[OCTAHEDRON], atol=SINGLE)
     np.testing.assert_array_equal(nibabel.load(files[1]).agg_data("shape"), VALUES.std)
@@ -473,13 +573,16 @@ def test_nibabel_reads_our_streamlines(tmp_path, suffix):
     assert [len(line) for line in file.streamlines] == [3, 1, 2]
     np.testing.assert_allclose(np.concatenate(list(file.streamlines)), POINTS, atol=SINGLE)
     if suffix == ".trk":
-        np.testing.assert_array_equal(np.concatenate(list(file.tractogram.data_per_point["std_mm"]))[:, 0], VALUES.std)
+        np.testing.assert_array_equal(
+            np.concatenate(list(file.tractogram.data_per_point["std_mm"]))[:, 0], VALUES.std
+        )
         np.testing.assert_allclose(file.header["voxel_to_rasmm"], GRID.affine, atol=SINGLE)
         np.testing.assert_array_equal(file.header["dimensions"], GRID.shape)
 
 
 def track_scalars(path):
-    """The header and the values of each streamline in a .tsf, by the letter of MRtrix's documentation."""
+    """The header and the values of each streamline in a .tsf, by the letter of MRtrix's
+    documentation."""
     data = path.read_bytes()
     header = data[: data.index(b"\nEND\n")].decode().splitlines()
     assert header[0] == "mrtrix track scalars"
@@ -499,7 +602,8 @@ def track_scalars(path):
 
 
 def test_track_scalars_belong_to_their_streamlines(tmp_path):
-    """The conditions that MRtrix's tsfvalidate checks: timestamp, count, and the length of each streamline."""
+    """The conditions that MRtrix's tsfvalidate checks: timestamp, count, and the length of each
+    streamline."""
     tracks = tmp_path / "cst.tck"
     files = write_geometry(tracks, LINES, VALUES)
     assert [file.name for file in files] == ["cst.tck", "cst_std.tsf", "cst_radius95.tsf"]
@@ -573,8 +677,13 @@ def test_strips_and_polygons_are_split_into_triangles_as_vtk_splits_them(tmp_pat
     triangles.Update()
     found = {frozenset(map(tuple, face)) for face in faces_by_vtk(triangles.GetOutput())}
     assert found == {frozenset(map(tuple, face)) for face in corners(mesh)}
-    normals = [np.cross(face[1] - face[0], face[2] - face[0]).tolist() for face in faces_by_vtk(triangles.GetOutput())]
-    ours = np.cross(corners(mesh)[:, 1] - corners(mesh)[:, 0], corners(mesh)[:, 2] - corners(mesh)[:, 0])
+    normals = [
+        np.cross(face[1] - face[0], face[2] - face[0]).tolist()
+        for face in faces_by_vtk(triangles.GetOutput())
+    ]
+    ours = np.cross(
+        corners(mesh)[:, 1] - corners(mesh)[:, 0], corners(mesh)[:, 2] - corners(mesh)[:, 0]
+    )
     np.testing.assert_allclose(sorted(ours.tolist()), sorted(normals), atol=1e-9)
 
 
@@ -583,7 +692,9 @@ def test_strips_and_polygons_are_split_into_triangles_as_vtk_splits_them(tmp_pat
 
 @pytest.mark.parametrize("suffix", PRECISION)
 @pytest.mark.parametrize("damage", ["empty", "half", "last tenth", "garbage", "text"])
-def test_a_damaged_file_is_refused_by_name_in_one_line_and_in_silence(tmp_path, capfd, suffix, damage):
+def test_a_damaged_file_is_refused_by_name_in_one_line_and_in_silence(
+    tmp_path, capfd, suffix, damage
+):
     path = written(tmp_path, suffix)
     data = path.read_bytes()
     path.write_bytes(
@@ -626,7 +737,9 @@ def test_a_legacy_file_cut_within_its_data_is_refused(tmp_path):
             cut = read_geometry(path)
         except FileError:
             continue
-        for each, expected in zip(cut.point_data, whole, strict=False):  # the cut was between two arrays
+        for each, expected in zip(
+            cut.point_data, whole, strict=False
+        ):  # the cut was between two arrays
             assert each.name == expected.name
             np.testing.assert_array_equal(each.values, expected.values)
 
@@ -649,10 +762,14 @@ def test_every_part_of_a_legacy_file_of_vtk_is_read(tmp_path, binary, version):
     back = read_geometry(tmp_path / "theirs.vtk")
     np.testing.assert_allclose(back.points, POINTS, atol=SINGLE)
     for kind in ("vertices", "lines", "faces", "strips"):
-        np.testing.assert_array_equal(getattr(back, kind).connectivity, getattr(RICH, kind).connectivity)
+        np.testing.assert_array_equal(
+            getattr(back, kind).connectivity, getattr(RICH, kind).connectivity
+        )
     for each in RICH.point_data:
         np.testing.assert_allclose(attribute(back, each.name).values, each.values, atol=SINGLE)
-    np.testing.assert_allclose(attribute(back, "covariance_mm2").values, VALUES.covariance, rtol=1e-5)
+    np.testing.assert_allclose(
+        attribute(back, "covariance_mm2").values, VALUES.covariance, rtol=1e-5
+    )
     np.testing.assert_array_equal(attribute(back, "std_mm").values, VALUES.std)
     np.testing.assert_array_equal(back.cell_data[0].values, np.arange(7))
 
@@ -677,7 +794,9 @@ HUGE = {
 
 
 @pytest.mark.parametrize("name", HUGE)
-def test_a_file_that_declares_more_than_it_holds_is_refused_before_anything_is_allocated(tmp_path, name):
+def test_a_file_that_declares_more_than_it_holds_is_refused_before_anything_is_allocated(
+    tmp_path, name
+):
     (tmp_path / name).write_bytes(HUGE[name])
     with pytest.raises(FileError, match=re.escape(name)):
         read_geometry(tmp_path / name)
@@ -686,7 +805,10 @@ def test_a_file_that_declares_more_than_it_holds_is_refused_before_anything_is_a
 def test_streamlines_that_declare_more_than_the_file_holds_are_refused(tmp_path):
     path = written(tmp_path, ".trk")
     data = path.read_bytes()
-    for place, message in ((1000, "place 1"), (988, "streamlines")):  # of a length, and of the number of streamlines
+    for place, message in (
+        (1000, "place 1"),
+        (988, "streamlines"),
+    ):  # of a length, and of the number of streamlines
         path.write_bytes(data[:place] + (2**31 - 1).to_bytes(4, "little") + data[place + 4 :])
         with pytest.raises(FileError, match=message):
             read_geometry(path)
@@ -711,7 +833,10 @@ def test_a_vertex_that_is_nowhere_is_refused_by_its_number(tmp_path, name):
 
 
 MISFITS = {
-    "none.vtk": (b"# vtk DataFile Version 4.2\nSPACE=RAS\nASCII\nDATASET POLYDATA\nPOINTS 0 float\n", "no vertices"),
+    "none.vtk": (
+        b"# vtk DataFile Version 4.2\nSPACE=RAS\nASCII\nDATASET POLYDATA\nPOINTS 0 float\n",
+        "no vertices",
+    ),
     "grid.vtk": (
         b"# vtk DataFile Version 4.2\nx\nASCII\nDATASET STRUCTURED_POINTS\nDIMENSIONS 1 1 1\n",
         "DATASET POLYDATA",
@@ -733,7 +858,10 @@ MISFITS = {
     ),
     "line.ply": (b"ply\nformat ascii 1.0\nelement vertex many\nend_header\n", "ply:3: expected"),
     "curv.gii": (b"<GIFTI Version='1.0' NumberOfDataArrays='0'></GIFTI>", "NIFTI_INTENT_POINTSET"),
-    "none.tck": (b"mrtrix tracks\ndatatype: Float32LE\nfile: . 49\nEND\n" + b"\x00\x00\x80\x7f" * 3, "no vertices"),
+    "none.tck": (
+        b"mrtrix tracks\ndatatype: Float32LE\nfile: . 49\nEND\n" + b"\x00\x00\x80\x7f" * 3,
+        "no vertices",
+    ),
     "odd.tck": (b"mrtrix tracks\ndatatype: Int16\nfile: . 47\nEND\n", "Float32LE"),
 }
 
@@ -771,7 +899,9 @@ def test_unknown_suffixes_and_impossible_pairs_are_refused(tmp_path):
     with pytest.raises(FileError, match=r"for streamlines, found '\.vtk'"):
         write_geometry(tmp_path / "a.vtk", LINES)
     with pytest.raises(FileError, match="each of 6 vertices, found 5"):
-        write_geometry(tmp_path / "a.vtk", MESH, VertexValues(np.ones(5), np.ones(5), np.ones((5, 3, 3))))
+        write_geometry(
+            tmp_path / "a.vtk", MESH, VertexValues(np.ones(5), np.ones(5), np.ones((5, 3, 3)))
+        )
     for suffix in (".ply", ".stl", ".gii"):
         with pytest.raises(FileError, match="lines"):
             write_geometry(tmp_path / f"a{suffix}", RICH)
@@ -781,10 +911,15 @@ def test_unknown_suffixes_and_impossible_pairs_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("values", [np.ones(6, dtype=bool), np.ones(6, dtype=np.float16), np.array(list("abcdef"))])
+@pytest.mark.parametrize(
+    "values", [np.ones(6, dtype=bool), np.ones(6, dtype=np.float16), np.array(list("abcdef"))]
+)
 @pytest.mark.parametrize("suffix", [".vtk", ".vtp"])
 def test_what_vtk_has_no_type_for_is_refused_by_the_name_of_its_array(tmp_path, suffix, values):
-    with pytest.raises(FileError, match=rf"shape\{suffix}: 'odd': expected numbers that VTK has, found {values.dtype}"):
+    with pytest.raises(
+        FileError,
+        match=rf"shape\{suffix}: 'odd': expected numbers that VTK has, found {values.dtype}",
+    ):
         written(tmp_path, suffix, Mesh(POINTS, point_data=(Attribute("odd", values),)))
     assert list(tmp_path.iterdir()) == []
 
@@ -795,7 +930,10 @@ def test_what_vtk_has_no_type_for_is_refused_by_the_name_of_its_array(tmp_path, 
         ({"points": np.zeros((0, 3))}, "no vertices"),
         ({"points": np.zeros((2, 2))}, r"expected an \(n, 3\)"),
         ({"points": POINTS, "faces": cells_of(np.array([[0, 1, 6]]))}, "from 0 to 5, found 6"),
-        ({"points": POINTS, "lines": Cells(np.array([0, 3]), np.array([0, 1]))}, "lines: expected offsets"),
+        (
+            {"points": POINTS, "lines": Cells(np.array([0, 3]), np.array([0, 1]))},
+            "lines: expected offsets",
+        ),
         ({"points": POINTS, "point_data": (Attribute("a", np.zeros(5)),)}, "'a': expected 6 rows"),
     ],
 )
@@ -842,7 +980,10 @@ def test_meshes_of_vtk_are_written_and_read_where_vtk_is_not_installed(tmp_path)
         "for path in sys.argv[1:]: write_geometry(path, Mesh([[1, 2, 3]])); print(read_geometry(path).points.tolist())"
     )
     paths = [str(tmp_path / "a.vtk"), str(tmp_path / "a.vtp")]
-    assert subprocess.check_output([sys.executable, "-c", code, *paths], text=True) == "[[1.0, 2.0, 3.0]]\n" * 2
+    assert (
+        subprocess.check_output([sys.executable, "-c", code, *paths], text=True)
+        == "[[1.0, 2.0, 3.0]]\n" * 2
+    )
 
 
 @pytest.mark.parametrize("suffix", [".vtk", ".vtp", ".ply", ".stl", ".gii", ".surf.gii"])

@@ -94,7 +94,9 @@ def test_simpleitk_finds_the_voxels_we_write_where_we_say(tmp_path, name, affine
     write_image(tmp_path / name, Image(VOXELS, affine))
     seen = sitk.ReadImage(str(tmp_path / name))
     indices = some_indices()
-    np.testing.assert_allclose(itk_world(seen, indices), Grid(SHAPE, affine).world(indices), atol=ROUNDED)
+    np.testing.assert_allclose(
+        itk_world(seen, indices), Grid(SHAPE, affine).world(indices), atol=ROUNDED
+    )
     values = [seen.GetPixel([int(i) for i in index]) for index in indices]
     np.testing.assert_array_equal(values, VOXELS[tuple(indices.T)])
 
@@ -131,7 +133,9 @@ def test_an_image_of_ours_as_one_of_itks_and_back_is_itself(seed, dimension, cha
     shape = (*rng.integers(1, 6, dimension), *[channels] * (channels > 0))
     image = Image(rng.normal(size=shape), affine, channels > 0)
     converted = as_itk(image)
-    np.testing.assert_allclose(affine_of(converted), affine, atol=1e-12)  # a product and a quotient of each number
+    np.testing.assert_allclose(
+        affine_of(converted), affine, atol=1e-12
+    )  # a product and a quotient of each number
     np.testing.assert_array_equal(as_array(converted).reshape(shape), image.data)
     assert converted.GetSize() == image.grid.shape
 
@@ -149,10 +153,13 @@ def test_the_type_of_voxels_is_kept(tmp_path, name, dtype):
 
 
 @pytest.mark.parametrize(
-    ("given", "stored"), [("bool", "uint8"), ("int64", "int32"), ("uint64", "int32"), ("float16", "float32")]
+    ("given", "stored"),
+    [("bool", "uint8"), ("int64", "int32"), ("uint64", "int32"), ("float16", "float32")],
 )
 @every_volume
-def test_types_that_files_do_not_hold_become_ones_that_keep_the_values(tmp_path, name, given, stored):
+def test_types_that_files_do_not_hold_become_ones_that_keep_the_values(
+    tmp_path, name, given, stored
+):
     data = np.arange(8).reshape(2, 2, 2).astype(given)
     write_image(tmp_path / name, Image(data, np.eye(4)))
     found = read_image(tmp_path / name).data
@@ -161,7 +168,10 @@ def test_types_that_files_do_not_hold_become_ones_that_keep_the_values(tmp_path,
 
 
 def test_numbers_too_large_for_a_file_are_refused(tmp_path):
-    with pytest.raises(FileError, match=r"v.nii: expected whole numbers that fit in 32 bits, found '0 to 4294967296'"):
+    with pytest.raises(
+        FileError,
+        match=r"v.nii: expected whole numbers that fit in 32 bits, found '0 to 4294967296'",
+    ):
         write_image(tmp_path / "v.nii", Image(np.array([[[0, 2**32]]]), np.eye(4)))
     assert not any(tmp_path.iterdir())
 
@@ -174,7 +184,9 @@ def test_channels_are_kept(tmp_path, name, channels):
     image = read_image(tmp_path / name)
     assert image.channels
     np.testing.assert_array_equal(image.data, data)
-    np.testing.assert_array_equal(sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / name)))[4, 3, 2], data[2, 3, 4])
+    np.testing.assert_array_equal(
+        sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / name)))[4, 3, 2], data[2, 3, 4]
+    )
 
 
 @pytest.mark.parametrize("name", ["v.nii", "v.nrrd"])
@@ -224,7 +236,9 @@ def test_a_picture_is_read_as_it_was_written(tmp_path, name):
 def test_a_2d_image_keeps_its_place_without_a_flip(tmp_path, name):
     affine = np.array([[0.0, -0.5, 3.0], [0.25, 0.0, -7.0], [0.0, 0.0, 1.0]])
     write_image(tmp_path / name, Image(GREY, affine))
-    np.testing.assert_allclose(read_grid(tmp_path / name).affine, affine, atol=1e-6)  # single precision in NIfTI
+    np.testing.assert_allclose(
+        read_grid(tmp_path / name).affine, affine, atol=1e-6
+    )  # single precision in NIfTI
 
 
 @pytest.mark.parametrize("shape", [(64, 48), (64, 48, 3)])
@@ -242,7 +256,9 @@ def test_the_print_density_of_a_picture_is_not_its_spacing(tmp_path):
     for name in ("p.png", "p.jpg", "p.tif"):
         Picture.fromarray(GREY.T).save(tmp_path / name, dpi=(300, 300))
         np.testing.assert_array_equal(read_grid(tmp_path / name).affine, np.eye(3))
-        np.testing.assert_array_equal(read_grid(tmp_path / name, spacing=0.5).affine, np.diag([0.5, 0.5, 1]))
+        np.testing.assert_array_equal(
+            read_grid(tmp_path / name, spacing=0.5).affine, np.diag([0.5, 0.5, 1])
+        )
 
 
 @pytest.mark.parametrize("spacing", [0, -1, np.nan, "wide", (1, 2, 3)])
@@ -272,7 +288,9 @@ def test_a_volume_takes_no_spacing(tmp_path):
         ("p.gz", Image(GREY, np.eye(3)), "a name that ends in"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(tmp_path, name, image, message):
+def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
+    tmp_path, name, image, message
+):
     with pytest.raises(FileError, match=message) as refusal:
         write_image(tmp_path / name, image)
     assert str(refusal.value).startswith(str(tmp_path / name))
@@ -331,7 +349,13 @@ def test_scaling_is_applied_without_overflow_and_integers_without_it_stay(
 
 @pytest.mark.parametrize(
     ("shape", "kept"),
-    [((5, 6, 7, 1), SHAPE), ((5, 6, 7, 1, 1), SHAPE), ((5, 6, 1), (5, 6, 1)), ((5, 6), (5, 6)), ((5, 1, 1), (5, 1, 1))],
+    [
+        ((5, 6, 7, 1), SHAPE),
+        ((5, 6, 7, 1, 1), SHAPE),
+        ((5, 6, 1), (5, 6, 1)),
+        ((5, 6), (5, 6)),
+        ((5, 1, 1), (5, 1, 1)),
+    ],
 )
 def test_axes_of_one_are_dropped_past_the_third_only(tmp_path, shape, kept):
     data = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
@@ -341,11 +365,14 @@ def test_axes_of_one_are_dropped_past_the_third_only(tmp_path, shape, kept):
 
 
 @pytest.mark.parametrize(
-    "shape", [(5, 6, 7, 2), (5, 6, 7, 2, 1), (5, 6, 7, 2, 3), (5, 6, 7, 1, 3, 2), (5, 6, 7, 1, 1, 2)]
+    "shape",
+    [(5, 6, 7, 2), (5, 6, 7, 2, 1), (5, 6, 7, 2, 3), (5, 6, 7, 1, 3, 2), (5, 6, 7, 1, 1, 2)],
 )
 def test_several_volumes_are_refused_with_their_shape(tmp_path, shape):
     nifti(tmp_path / "v.nii", np.zeros(shape, np.uint8))
-    with pytest.raises(FileError, match=rf"v.nii: expected one volume.*{'×'.join(map(str, shape))}"):
+    with pytest.raises(
+        FileError, match=rf"v.nii: expected one volume.*{'×'.join(map(str, shape))}"
+    ):
         read_grid(tmp_path / "v.nii")
 
 
@@ -358,7 +385,9 @@ def test_colours_of_nifti_become_channels(tmp_path):
     assert image.channels
 
 
-@pytest.mark.parametrize(("unit", "millimetres"), [(0, 1.0), (1, 1e3), (2, 1.0), (3, 1e-3), (8 + 3, 1e-3)])
+@pytest.mark.parametrize(
+    ("unit", "millimetres"), [(0, 1.0), (1, 1e3), (2, 1.0), (3, 1e-3), (8 + 3, 1e-3)]
+)
 def test_lengths_are_in_millimetres_whatever_the_files_unit(tmp_path, unit, millimetres):
     affine = placed(np.eye(3), (2.0, 3.0, 4.0))
     nifti(tmp_path / "v.nii", VOXELS, affine, xyzt_units=unit)
@@ -366,17 +395,23 @@ def test_lengths_are_in_millimetres_whatever_the_files_unit(tmp_path, unit, mill
     np.testing.assert_allclose(read_grid(tmp_path / "v.nii").affine, scale @ affine, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("unit", "millimetres"), [("mm", 1.0), ("um", 1e-3), ("µm", 1e-3), ("m", 1e3)])
+@pytest.mark.parametrize(
+    ("unit", "millimetres"), [("mm", 1.0), ("um", 1e-3), ("µm", 1e-3), ("m", 1e3)]
+)
 def test_lengths_of_nrrd_and_metaimage_are_in_millimetres(tmp_path, unit, millimetres):
     (tmp_path / "v.nrrd").write_bytes(nrrd(f'space units: "{unit}" "{unit}" "{unit}"') + bytes(16))
     (tmp_path / "v.mha").write_bytes(meta(f"DistanceUnits = {unit}") + bytes(16))
     for name in ("v.nrrd", "v.mha"):
-        np.testing.assert_allclose(read_grid(tmp_path / name).spacing, np.array([2.0, 3.0, 4.0]) * millimetres)
+        np.testing.assert_allclose(
+            read_grid(tmp_path / name).spacing, np.array([2.0, 3.0, 4.0]) * millimetres
+        )
 
 
 def test_an_orientation_that_is_not_stated_is_warned_about(tmp_path):
     nifti(tmp_path / "v.nii", VOXELS, None, sform_code=0, qform_code=0)
-    (tmp_path / "v.nrrd").write_bytes(nrrd("").replace(b"space: RAS", b"space dimension: 3") + bytes(16))
+    (tmp_path / "v.nrrd").write_bytes(
+        nrrd("").replace(b"space: RAS", b"space dimension: 3") + bytes(16)
+    )
     for name in ("v.nii", "v.nrrd"):
         with pytest.warns(KunitaWarning, match=f"{name}: the orientation is not stated"):
             read_grid(tmp_path / name)
@@ -394,7 +429,9 @@ def test_the_sform_wins_over_the_qform_as_in_nibabel(tmp_path):
     image.set_qform(AFFINES["LAS"], 1)
     image.set_sform(AFFINES["oblique"], 2)
     image.to_filename(tmp_path / "v.nii")
-    np.testing.assert_allclose(read_grid(tmp_path / "v.nii").affine, AFFINES["oblique"], atol=ROUNDED)
+    np.testing.assert_allclose(
+        read_grid(tmp_path / "v.nii").affine, AFFINES["oblique"], atol=ROUNDED
+    )
 
 
 @pytest.mark.parametrize("given", ["v.hdr", "v.img"])
@@ -422,7 +459,8 @@ def test_minc_files_are_read_as_nibabel_reads_them(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["minc1_4d.mnc", "minc2_4d.mnc", "example4d.nii.gz", "row_major.dconn.nii", "analyze.hdr"]
+    "name",
+    ["minc1_4d.mnc", "minc2_4d.mnc", "example4d.nii.gz", "row_major.dconn.nii", "analyze.hdr"],
 )
 def test_files_of_other_kinds_are_refused(name):
     if not (FIXTURES / name).exists():
@@ -436,7 +474,8 @@ def test_files_of_other_kinds_are_refused(name):
 
 @pytest.fixture(autouse=True)
 def same_locale():
-    """SimpleITK's DICOM writer leaves the process in the C locale, where every later test would read text as ASCII."""
+    """SimpleITK's DICOM writer leaves the process in the C locale, where every later test would
+    read text as ASCII."""
     place = locale.setlocale(locale.LC_ALL)
     yield
     locale.setlocale(locale.LC_ALL, place)
@@ -454,7 +493,9 @@ def dicom_series(folder, affine=AFFINES["oblique"], uid="1.2.3.4", without=(), c
             "0020|000e": uid,
             "0020|000d": f"{uid}.1",
             "0008|0018": f"{uid}.2.{k}",
-            "0020|0032": "\\".join(f"{x:.8g}" for x in volume.TransformIndexToPhysicalPoint((0, 0, k))),
+            "0020|0032": "\\".join(
+                f"{x:.8g}" for x in volume.TransformIndexToPhysicalPoint((0, 0, k))
+            ),
             "0020|0037": "\\".join(f"{x:.8g}" for x in rows[:, :2].T.ravel()),
         }
         for tag, value in tags.items():
@@ -476,7 +517,9 @@ def test_a_dicom_series_is_a_volume_in_its_place(tmp_path, orientation):
     (folder / "report").write_bytes(bytes(128) + b"DICM a report")
     image = read_image(folder)
     np.testing.assert_array_equal(image.data, VOXELS)
-    np.testing.assert_allclose(image.affine, AFFINES[orientation], atol=1e-5)  # eight digits in the headers
+    np.testing.assert_allclose(
+        image.affine, AFFINES[orientation], atol=1e-5
+    )  # eight digits in the headers
     assert image.data.dtype == np.int16
 
 
@@ -485,7 +528,9 @@ def test_slices_stacked_against_their_normal_lie_in_the_same_place(tmp_path):
     image = read_image(dicom_series(tmp_path / "series", affine))
     indices = some_indices()
     mirrored = indices * [1, 1, -1] + [0, 0, SHAPE[2] - 1]
-    np.testing.assert_allclose(image.grid.world(mirrored), Grid(SHAPE, affine).world(indices), atol=1e-5)
+    np.testing.assert_allclose(
+        image.grid.world(mirrored), Grid(SHAPE, affine).world(indices), atol=1e-5
+    )
     np.testing.assert_array_equal(image.data[:, :, ::-1], VOXELS)
 
 
@@ -520,13 +565,17 @@ def test_one_file_stands_for_its_series(tmp_path):
 def test_several_series_in_a_folder_are_listed_and_refused(tmp_path):
     folder = dicom_series(tmp_path / "series")
     dicom_series(folder, uid="1.2.3.5", count=3)
-    with pytest.raises(FileError, match=r"found 2: 1.2.3.4 \(7 files\), 1.2.3.5 \(3 files\); .*sub-folder"):
+    with pytest.raises(
+        FileError, match=r"found 2: 1.2.3.4 \(7 files\), 1.2.3.5 \(3 files\); .*sub-folder"
+    ):
         read_grid(folder)
 
 
 @pytest.mark.parametrize("missing", [1, 3, 5])
 def test_a_series_with_a_slice_missing_is_refused(tmp_path, missing):
-    with pytest.raises(FileError, match=r"series: expected slices 2.5 mm apart .* found '5 mm between"):
+    with pytest.raises(
+        FileError, match=r"series: expected slices 2.5 mm apart .* found '5 mm between"
+    ):
         read_grid(dicom_series(tmp_path / "series", without=[missing]))
 
 
@@ -571,7 +620,9 @@ def test_a_file_written_in_slabs_is_the_file_nibabel_writes(tmp_path, name, cuts
     whole.to_filename(tmp_path / "whole.nii")
     content = (tmp_path / name).read_bytes()
     content = gzip.decompress(content) if name.endswith("gz") else content
-    ours, theirs = (np.frombuffer(file, np.uint8) for file in (content, (tmp_path / "whole.nii").read_bytes()))
+    ours, theirs = (
+        np.frombuffer(file, np.uint8) for file in (content, (tmp_path / "whole.nii").read_bytes())
+    )
     np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(np.asarray(nibabel.load(tmp_path / name).dataobj), VOXELS)
 
@@ -585,7 +636,9 @@ def test_equal_maps_are_equal_bytes_whatever_their_name_and_slabs(tmp_path):
     assert here == there
 
 
-@pytest.mark.parametrize(("intent", "channels"), [(Intent.VECTOR, 3), (Intent.SYMMETRIC_MATRIX, 6), (None, 2)])
+@pytest.mark.parametrize(
+    ("intent", "channels"), [(Intent.VECTOR, 3), (Intent.SYMMETRIC_MATRIX, 6), (None, 2)]
+)
 def test_channels_are_written_one_after_the_other(tmp_path, intent, channels):
     data = RNG.normal(size=(*SHAPE, channels))
     with slab_writer(tmp_path / "v.nii.gz", GRID, float, channels=channels, intent=intent) as write:
@@ -603,7 +656,9 @@ def test_channels_are_written_one_after_the_other(tmp_path, intent, channels):
 def test_a_2d_field_is_written_as_itk_reads_it(tmp_path):
     data = RNG.normal(size=(9, 5, 2)).astype(np.float32)
     grid = Grid((9, 5), np.diag([0.5, 0.25, 1.0]))
-    with slab_writer(tmp_path / "v.nii", grid, np.float32, channels=2, intent=Intent.VECTOR) as write:
+    with slab_writer(
+        tmp_path / "v.nii", grid, np.float32, channels=2, intent=Intent.VECTOR
+    ) as write:
         write(data[..., 0])
         write(data[..., 1])
     seen = sitk.ReadImage(str(tmp_path / "v.nii"))
@@ -674,7 +729,10 @@ def test_a_slab_does_not_reach_into_the_next_channel(tmp_path):
     ],
 )
 def test_options_that_nifti_cannot_hold_are_refused(tmp_path, options, message):
-    with pytest.raises(ArgumentError, match=message), slab_writer(tmp_path / "v.nii", GRID, **options):
+    with (
+        pytest.raises(ArgumentError, match=message),
+        slab_writer(tmp_path / "v.nii", GRID, **options),
+    ):
         pass
 
 
@@ -709,25 +767,49 @@ def nifti_bytes(shape, dtype=np.float64, version=nibabel.Nifti1Header, **fields)
 
 def png_bytes(width, height):
     def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + header
+        + chunk(b"IDAT", zlib.compress(bytes(100)))
+        + chunk(b"IEND", b"")
+    )
 
 
 def tiff_bytes(width, height):
-    entries = [(256, 4, width), (257, 4, height), (258, 3, 8), (259, 3, 1), (262, 3, 1), (273, 4, 8), (277, 3, 1)]
+    entries = [
+        (256, 4, width),
+        (257, 4, height),
+        (258, 3, 8),
+        (259, 3, 1),
+        (262, 3, 1),
+        (273, 4, 8),
+        (277, 3, 1),
+    ]
     entries += [(278, 4, height), (279, 4, width * height % 2**32)]
     rows = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in entries)
     return b"II*\0" + struct.pack("<I", 8) + struct.pack("<H", len(entries)) + rows + bytes(4)
 
 
 def bmp_bytes(width, height):
-    return b"BM" + struct.pack("<IHHI", 154, 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, *[0] * 6)
+    return (
+        b"BM"
+        + struct.pack("<IHHI", 154, 0, 0, 54)
+        + struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, *[0] * 6)
+    )
 
 
 def jpeg_bytes(width, height):
-    frame = b"\xff\xc0" + struct.pack(">HBHHB", 17, 8, height, width, 3) + b"\1\x11\0\2\x11\0\3\x11\0"
+    frame = (
+        b"\xff\xc0" + struct.pack(">HBHHB", 17, 8, height, width, 3) + b"\1\x11\0\2\x11\0\3\x11\0"
+    )
     scan = b"\xff\xda" + struct.pack(">HB", 12, 3) + b"\1\0\2\0\3\0\0\x3f\0"
     return b"\xff\xd8" + frame + scan + bytes(10) + b"\xff\xd9"
 
@@ -740,10 +822,12 @@ LIES = {
     "huge2.nii": nifti_bytes((2**40, 2**40, 2**40), version=nibabel.Nifti2Header),
     "huge.nii.gz": gzip.compress(nifti_bytes(HUGE) + bytes(1000)),
     "huge.nrrd": nrrd(sizes="2000 2000 2250", kind="double") + bytes(100),
-    "packed.nrrd": nrrd(sizes="2000 2000 2250", kind="double", encoding="gzip") + gzip.compress(bytes(1000)),
+    "packed.nrrd": nrrd(sizes="2000 2000 2250", kind="double", encoding="gzip")
+    + gzip.compress(bytes(1000)),
     "text.nrrd": nrrd(sizes="2000 2000 2250", kind="double", encoding="ascii") + b"0 " * 100,
     "huge.mha": meta(sizes="2000 2000 2250", kind="MET_DOUBLE") + bytes(100),
-    "packed.mha": meta("CompressedData = True", "2000 2000 2250", "MET_DOUBLE") + zlib.compress(bytes(1000)),
+    "packed.mha": meta("CompressedData = True", "2000 2000 2250", "MET_DOUBLE")
+    + zlib.compress(bytes(1000)),
     "huge.png": png_bytes(200000, 200000),
     "huge.tif": tiff_bytes(200000, 200000),
     "huge.bmp": bmp_bytes(150000, 150000),
@@ -781,7 +865,9 @@ def test_a_small_file_that_declares_terabytes_is_refused_before_memory_is_asked_
             folder = file["minc-2.0/image/0"]
             attributes = dict(folder["image"].attrs)
             del folder["image"]
-            folder.create_dataset("image", HUGE, "u1", chunks=(100, 100, 100)).attrs.update(attributes)
+            folder.create_dataset("image", HUGE, "u1", chunks=(100, 100, 100)).attrs.update(
+                attributes
+            )
     run = [sys.executable, "-c", IN_LITTLE_MEMORY, *map(str, paths)]
     lines = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
     assert len(lines) == len(paths)
@@ -836,7 +922,10 @@ BROKEN = {
     "negative.nii": nifti_bytes((2, 2, 2), np.int16, dim=[3, 2, -2, -2, 1, 1, 1, 1]) + bytes(16),
     "line.nii": nifti_bytes((8,), np.int16) + bytes(16),
     "type.nii": nifti_bytes((2, 2, 2), np.int16, datatype=999) + bytes(16),
-    "offset.nii": nifti_bytes((2, 2, 2), np.int16)[:108] + struct.pack("f", 1e9) + SMALL[112:] + bytes(16),
+    "offset.nii": nifti_bytes((2, 2, 2), np.int16)[:108]
+    + struct.pack("f", 1e9)
+    + SMALL[112:]
+    + bytes(16),
     "unit.nii": nifti_bytes((2, 2, 2), np.int16, xyzt_units=5) + bytes(16),
     "short.png": png_bytes(3, 3)[:-30],
     "short.jpg": jpeg_bytes(16, 16)[:-2],
@@ -915,7 +1004,10 @@ for path in sys.argv[1:]:
 
 @pytest.mark.skipif(os.name != "posix", reason="the size of files is limited as on POSIX")
 def test_a_full_disk_is_refused_in_one_line_and_leaves_nothing(tmp_path):
-    paths = [tmp_path / name for name in ("v.nii", "v.nii.gz", "v.nrrd", "v.mha", "p.png", "p.jpg", "p.tif")]
+    paths = [
+        tmp_path / name
+        for name in ("v.nii", "v.nii.gz", "v.nrrd", "v.mha", "p.png", "p.jpg", "p.tif")
+    ]
     run = [sys.executable, "-c", ON_A_FULL_DISK, *map(str, paths)]
     lines = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line.split(": ")[0] for line in lines] == [str(path) for path in paths]
@@ -941,7 +1033,9 @@ def test_resect_case_24_has_both_images_on_one_oblique_grid():
     mri, us = (read_image(DATA / "resect" / f"Case24-{name}.nii.gz") for name in ("MRI", "US"))
     assert mri.grid.shape == us.grid.shape == (94, 107, 107)
     np.testing.assert_array_equal(mri.affine, us.affine)
-    np.testing.assert_array_equal(mri.affine, nibabel.load(DATA / "resect" / "Case24-MRI.nii.gz").affine)
+    np.testing.assert_array_equal(
+        mri.affine, nibabel.load(DATA / "resect" / "Case24-MRI.nii.gz").affine
+    )
     assert np.count_nonzero(mri.affine[:3, :3]) == 9
     seen = sitk.ReadImage(str(DATA / "resect" / "Case24-MRI.nii.gz"))
     indices = some_indices(mri.grid.shape)
@@ -959,5 +1053,7 @@ def test_histology_pictures_are_read_as_pillow_reads_them_x_first(stain):
         assert read_grid(path).shape == picture.size
         seen = np.asarray(picture).astype(int)
     differences = np.abs(image.data[::7, ::7] - seen[::7, ::7].transpose(1, 0, 2))
-    assert differences.mean() < 2.0  # grey levels, of 255: decoders of JPEG differ in how they spread the colours
+    assert (
+        differences.mean() < 2.0
+    )  # grey levels, of 255: decoders of JPEG differ in how they spread the colours
     np.testing.assert_array_equal(image.affine, np.diag([0.5, 0.5, 1.0]))

@@ -1,4 +1,5 @@
-"""Maps written slab by slab are what was given, with channels or without, and from Python as from the command line."""
+"""Maps written slab by slab are what was given, with channels or without, and from Python as from
+the command line."""
 
 import nibabel
 import numpy as np

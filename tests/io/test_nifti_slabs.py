@@ -45,7 +45,9 @@ def test_it_is_one_stream_with_nothing_after_it(volume):
     content = inflate.decompress(volume.read_bytes())
     assert inflate.eof
     assert inflate.unused_data == b""
-    assert content == gzip.decompress(volume.read_bytes())  # which compares the checksum and the size
+    assert content == gzip.decompress(
+        volume.read_bytes()
+    )  # which compares the checksum and the size
 
 
 @pytest.mark.skipif(shutil.which("gzip") is None, reason="needs the gzip program")

@@ -1,4 +1,5 @@
-"""Where a result comes from: checksums that other programs agree with, and files that have not changed."""
+"""Where a result comes from: checksums that other programs agree with, and files that have not
+changed."""
 
 import hashlib
 import json
@@ -31,7 +32,9 @@ def test_a_folder_has_one_that_any_change_changes(tmp_path):
     assert not unchanged(before)
 
 
-@pytest.mark.parametrize(("named", "other"), [("a.mhd", "a.raw"), ("a.hdr", "a.img"), ("a.img", "a.hdr")])
+@pytest.mark.parametrize(
+    ("named", "other"), [("a.mhd", "a.raw"), ("a.hdr", "a.img"), ("a.img", "a.hdr")]
+)
 def test_an_image_in_two_files_changes_with_either(tmp_path, named, other):
     for name in (named, other):
         (tmp_path / name).write_bytes(b"1")
@@ -55,7 +58,9 @@ def test_a_file_that_changed_or_went_away_is_not_unchanged(tmp_path):
 def test_what_was_not_given_is_not_listed_and_all_of_it_is_json(tmp_path):
     path = tmp_path / "x"
     path.write_text("1")
-    found = json.loads(json.dumps(provenance({"moving": path, "labels": None}, "kunita register x")))
+    found = json.loads(
+        json.dumps(provenance({"moving": path, "labels": None}, "kunita register x"))
+    )
     assert list(found["inputs"]) == ["moving"]
     assert found["software"]["kunita"] == kunita.__version__
     assert found["software"]["numpy"] == np.__version__

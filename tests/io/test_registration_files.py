@@ -15,7 +15,11 @@ MOVING, FIXED = gp_displaced(12, seed=5, rms=8.0)
     ("kernel", "model", "align"),
     [
         (kunita.Gaussian(50.0, 5.0), "endpoint", "rigid"),
-        (kunita.Gaussian(50.0, 4.0) + kunita.RationalQuadratic(20.0, 2.0, alpha=2.5), "pathwise", "none"),
+        (
+            kunita.Gaussian(50.0, 4.0) + kunita.RationalQuadratic(20.0, 2.0, alpha=2.5),
+            "pathwise",
+            "none",
+        ),
         (KERNELS["matern52"], "small", "affine"),
     ],
 )
@@ -38,7 +42,9 @@ def test_what_is_loaded_equals_what_was_saved_to_the_last_bit(tmp_path, kernel, 
     here, there = (r.posterior.predict(MOVING + 3.0) for r in (reg, loaded))
     np.testing.assert_array_equal(here.mean, there.mean)
     np.testing.assert_array_equal(here.covariance, there.covariance)
-    np.testing.assert_array_equal(reg.posterior.inverse(FIXED).mean, loaded.posterior.inverse(FIXED).mean)
+    np.testing.assert_array_equal(
+        reg.posterior.inverse(FIXED).mean, loaded.posterior.inverse(FIXED).mean
+    )
 
 
 def test_files_are_replaced_only_on_request_and_only_when_complete(tmp_path, monkeypatch):

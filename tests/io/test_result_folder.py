@@ -10,7 +10,15 @@ import sys
 import pytest
 
 from kunita.errors import FileError
-from kunita.io.result_folder import RECORD, SUMMARY, check_result, find_record, result_folder, results_in, settle
+from kunita.io.result_folder import (
+    RECORD,
+    SUMMARY,
+    check_result,
+    find_record,
+    result_folder,
+    results_in,
+    settle,
+)
 from kunita.io.writing import PARTIAL
 
 NAMES = (RECORD, "a.txt", "b.txt", SUMMARY)
@@ -122,11 +130,14 @@ except FileError:
 
 def said_by(script, argument):
     """What a script prints in a process of its own: hooks cannot be taken off again."""
-    return subprocess.check_output([sys.executable, "-c", script, str(argument)], text=True, timeout=60)
+    return subprocess.check_output(
+        [sys.executable, "-c", script, str(argument)], text=True, timeout=60
+    )
 
 
 def write_all(*jobs):
-    """Write results, each in a process of its own that is killed at its nth change of the folder; how each ended."""
+    """Write results, each in a process of its own that is killed at its nth change of the folder;
+    how each ended."""
     return [int(status) for status in said_by(WRITER, json.dumps(jobs)).split()]
 
 
@@ -138,7 +149,10 @@ def write(out, content, names=NAMES, moment=0, bids=False):
 def seen(out):
     """The files that a user sees, and what they hold."""
     files = [p for p in sorted(out.rglob("*")) if p.is_file() and "kunita-partial" not in str(p)]
-    return {p.name: json.loads(p.read_text())["content"] if p.suffix == ".json" else p.read_text() for p in files}
+    return {
+        p.name: json.loads(p.read_text())["content"] if p.suffix == ".json" else p.read_text()
+        for p in files
+    }
 
 
 def leftovers(out):
@@ -193,7 +207,8 @@ def test_a_run_that_was_faster_is_not_overwritten_unasked(tmp_path):
 
 
 def test_a_run_that_meets_another_tidying_up_is_left_alone_whoever_is_how_far(tmp_path):
-    # the other is stopped at each of its changes, while this one goes on from each of its own up to its lock
+    # the other is stopped at each of its changes, while this one goes on from each of its own up to
+    # its lock
     found = json.loads(said_by(MEETING, tmp_path))
     assert {moments: files for moments, files in found.items() if files != ["a.txt"]} == {}
 
@@ -208,7 +223,10 @@ def test_a_folder_that_is_not_yet_locked_is_cleared_when_its_run_is_no_more(tmp_
 def test_whatever_goes_wrong_everything_is_as_before(failure, tmp_path):
     write(tmp_path / "r", "old")
     for out in (tmp_path / "r", tmp_path / "new" / "deep"):
-        with pytest.raises((failure, FileError)), result_folder(out, NAMES, overwrite=True) as folder:  # noqa: PT012
+        with (  # noqa: PT012
+            pytest.raises((failure, FileError)),
+            result_folder(out, NAMES, overwrite=True) as folder,
+        ):
             (folder / RECORD).write_text("half")
             raise failure
     assert set(seen(tmp_path).values()) == {"old"}
@@ -253,7 +271,9 @@ def test_a_result_is_found_by_its_folder_and_its_record(tmp_path):
     assert find_record(tmp_path) == find_record(tmp_path / RECORD) == tmp_path / RECORD
 
 
-def test_a_result_under_bids_names_is_found_from_the_dataset_the_subject_and_its_own_folder(tmp_path):
+def test_a_result_under_bids_names_is_found_from_the_dataset_the_subject_and_its_own_folder(
+    tmp_path,
+):
     write(tmp_path, "x", bids=True)
     record = tmp_path / "sub-1" / "xfm" / f"sub-1_{RECORD}"
     assert {find_record(given) for given in (tmp_path, *record.parents[:2], record)} == {record}
@@ -268,13 +288,16 @@ def test_one_of_several_results_has_to_be_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "listed"), [("", {"", "sub-1/xfm"}), (RECORD, {""}), ("sub-1", {"sub-1", "sub-1/xfm"})]
+    ("given", "listed"),
+    [("", {"", "sub-1/xfm"}), (RECORD, {""}), ("sub-1", {"sub-1", "sub-1/xfm"})],
 )
 def test_only_folders_where_a_result_can_be_are_looked_into(given, listed, tmp_path):
     write(tmp_path, "x")
     for folder in ("sub-1/xfm", "sub-1/anat", "photos/2024", "sub-2"):
         (tmp_path / folder).mkdir(parents=True)
-    seen_by_it = {os.path.relpath(line, tmp_path) for line in said_by(LOOKING, tmp_path / given).splitlines()}
+    seen_by_it = {
+        os.path.relpath(line, tmp_path) for line in said_by(LOOKING, tmp_path / given).splitlines()
+    }
     assert seen_by_it == {os.path.normpath(folder) for folder in listed}
 
 

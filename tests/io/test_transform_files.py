@@ -1,4 +1,5 @@
-"""Transforms, verified by the programs that consume them: SimpleITK and nitransforms, on points and on images."""
+"""Transforms, verified by the programs that consume them: SimpleITK and nitransforms, on points and
+on images."""
 
 import functools
 import importlib.util
@@ -34,7 +35,9 @@ def transforms(orientation):
 
 def points_inside(grid, count=100, seed=0):
     last = np.array(grid.shape) - 1
-    return grid.world(np.random.default_rng(seed).uniform(INSIDE, last - INSIDE, (count, grid.dimension)))
+    return grid.world(
+        np.random.default_rng(seed).uniform(INSIDE, last - INSIDE, (count, grid.dimension))
+    )
 
 
 def apply_itk(transform, points, flip=FLIP):
@@ -68,7 +71,9 @@ def test_simpleitk_maps_points_as_the_posterior_does(written):
 def test_simpleitk_reads_the_fields_as_displacements_too(written):
     paths, points, exact = written
     for suffix in (".nii.gz", ".nrrd"):
-        field = sitk.DisplacementFieldTransform(sitk.ReadImage(str(paths[suffix]), sitk.sitkVectorFloat64))
+        field = sitk.DisplacementFieldTransform(
+            sitk.ReadImage(str(paths[suffix]), sitk.sitkVectorFloat64)
+        )
         assert distance(apply_itk(field, points), exact) < TOLERANCE
 
 
@@ -78,21 +83,26 @@ def test_nitransforms_maps_points_as_the_posterior_does(written):
     from nitransforms.nonlinear import DenseFieldTransform
 
     paths, points, exact = written
-    field = DenseFieldTransform(ITKDisplacementsField.from_filename(paths[".nii.gz"]), is_deltas=True)
+    field = DenseFieldTransform(
+        ITKDisplacementsField.from_filename(paths[".nii.gz"]), is_deltas=True
+    )
     assert distance(field.map(points), exact) < TOLERANCE
     chain = TransformChain.from_filename(paths[".h5"], fmt="itk")
     assert distance(np.asarray(chain.map(points)), exact) < TOLERANCE
 
 
 def position_image(grid, path):
-    """An image whose value is the position along x: what it reads after a warp is where a voxel came from."""
+    """An image whose value is the position along x: what it reads after a warp is where a voxel
+    came from."""
     values = grid.world(np.stack(np.indices(grid.shape), axis=-1))[..., 0]
     nibabel.save(nibabel.Nifti1Image(values.astype(np.float32), grid.affine), path)
     return path
 
 
 @pytest.mark.parametrize("orientation", GRIDS)
-def test_images_warped_by_simpleitk_and_nitransforms_come_from_where_the_posterior_says(orientation, side, tmp_path):
+def test_images_warped_by_simpleitk_and_nitransforms_come_from_where_the_posterior_says(
+    orientation, side, tmp_path
+):
     from nitransforms.io.itk import ITKDisplacementsField
     from nitransforms.nonlinear import DenseFieldTransform
     from nitransforms.resampling import apply
@@ -105,13 +115,20 @@ def test_images_warped_by_simpleitk_and_nitransforms_come_from_where_the_posteri
     for suffix in (".h5", ".nii.gz"):
         kunita.write_transform(tmp_path / f"xfm{suffix}", transform)
     like, moved = sitk.ReadImage(str(reference)), sitk.ReadImage(str(image))
-    itk = sitk.Resample(moved, like, sitk.ReadTransform(str(tmp_path / "xfm.h5")), sitk.sitkLinear, 0.0)
-    field = DenseFieldTransform(ITKDisplacementsField.from_filename(tmp_path / "xfm.nii.gz"), is_deltas=True)
+    itk = sitk.Resample(
+        moved, like, sitk.ReadTransform(str(tmp_path / "xfm.h5")), sitk.sitkLinear, 0.0
+    )
+    field = DenseFieldTransform(
+        ITKDisplacementsField.from_filename(tmp_path / "xfm.nii.gz"), is_deltas=True
+    )
     ni = apply(field, nibabel.load(image), reference=nibabel.load(reference), order=1)
     rng = np.random.default_rng(1)
     voxels = rng.integers(6, np.array(grid.shape) - 6, (60, 3))
     origin = exact(grid.world(voxels))[:, 0]
-    assert np.abs(np.swapaxes(sitk.GetArrayFromImage(itk), 0, 2)[tuple(voxels.T)] - origin).max() < TOLERANCE
+    assert (
+        np.abs(np.swapaxes(sitk.GetArrayFromImage(itk), 0, 2)[tuple(voxels.T)] - origin).max()
+        < TOLERANCE
+    )
     assert np.abs(np.asarray(ni.dataobj)[tuple(voxels.T)] - origin).max() < TOLERANCE
 
 
@@ -119,7 +136,9 @@ def test_images_warped_by_simpleitk_and_nitransforms_come_from_where_the_posteri
 def test_forward_and_inverse_files_undo_each_other(orientation, tmp_path):
     for name, (transform, _) in transforms(orientation).items():
         kunita.write_transform(tmp_path / f"{name}.h5", transform)
-    forward, inverse = (sitk.ReadTransform(str(tmp_path / f"{name}.h5")) for name in ("forward", "inverse"))
+    forward, inverse = (
+        sitk.ReadTransform(str(tmp_path / f"{name}.h5")) for name in ("forward", "inverse")
+    )
     points = points_inside(problems.grid_around(problems.ORIENTATIONS[orientation], side=36.0))
     assert distance(apply_itk(inverse, apply_itk(forward, points)), points) < 0.02
     assert distance(apply_itk(forward, apply_itk(inverse, points)), points) < 0.02
@@ -135,7 +154,8 @@ def test_outside_the_field_the_alignment_remains(tmp_path):
 
 
 def test_the_field_has_no_more_points_than_its_tolerance_needs():
-    """Linear interpolation errs with the square of the spacing: half as many points per axis would be too few."""
+    """Linear interpolation errs with the square of the spacing: half as many points per axis would
+    be too few."""
     transform, _ = transforms("RAS")["forward"]
     assert transform.good
     assert transform.error_mm > TOLERANCE / 6
@@ -169,7 +189,8 @@ def test_two_dimensional_transforms_map_as_the_posterior_does(suffix, side, tmp_
 
 
 def test_a_field_over_a_sheared_image_is_rectangular_and_right(side, tmp_path):
-    """Neither a qform nor most programs know shear: the field covers the image with a box of its own."""
+    """Neither a qform nor most programs know shear: the field covers the image with a box of its
+    own."""
     reg, grid = problems.registered(3), GRIDS["oblique"]
     shear = np.eye(4)
     shear[0, 1] = 0.3
@@ -177,15 +198,21 @@ def test_a_field_over_a_sheared_image_is_rectangular_and_right(side, tmp_path):
     make = {"forward": forward_transform, "inverse": inverse_transform}[side]
     exact = {"forward": reg.posterior.inverse, "inverse": reg.posterior.predict}[side]
     transform = make(reg, sheared)
-    points = sheared.world(np.random.default_rng(0).uniform(8, np.array(sheared.shape) - 9, (100, 3)))
+    points = sheared.world(
+        np.random.default_rng(0).uniform(8, np.array(sheared.shape) - 9, (100, 3))
+    )
     for suffix in (".nii.gz", ".h5"):
         kunita.write_transform(tmp_path / f"xfm{suffix}", transform)
-    field = sitk.DisplacementFieldTransform(sitk.ReadImage(str(tmp_path / "xfm.nii.gz"), sitk.sitkVectorFloat64))
+    field = sitk.DisplacementFieldTransform(
+        sitk.ReadImage(str(tmp_path / "xfm.nii.gz"), sitk.sitkVectorFloat64)
+    )
     for found in (field, sitk.ReadTransform(str(tmp_path / "xfm.h5"))):
         assert distance(apply_itk(found, points), exact(points).mean) < TOLERANCE
 
 
-def test_a_field_that_needs_more_vectors_than_allowed_has_as_many_as_allowed_and_says_so(monkeypatch):
+def test_a_field_that_needs_more_vectors_than_allowed_has_as_many_as_allowed_and_says_so(
+    monkeypatch,
+):
     monkeypatch.setattr("kunita.outputs.transforms.MOST_VECTORS", 2000)
     transform = forward_transform(problems.registered(3), GRIDS["RAS"])
     assert not transform.good
@@ -219,7 +246,9 @@ def test_an_existing_file_and_an_unknown_suffix_are_refused(tmp_path):
         kunita.write_transform(tmp_path / "xfm.mat", transform)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ants") is None, reason="ANTsPy is not installed (it is optional)")
+@pytest.mark.skipif(
+    importlib.util.find_spec("ants") is None, reason="ANTsPy is not installed (it is optional)"
+)
 def test_antspy_maps_points_as_the_posterior_does(side, tmp_path):
     import ants
     import pandas
@@ -228,5 +257,10 @@ def test_antspy_maps_points_as_the_posterior_does(side, tmp_path):
     kunita.write_transform(tmp_path / "xfm.h5", transform)
     points = points_inside(transform.grid)
     table = pandas.DataFrame(points * FLIP, columns=["x", "y", "z"])
-    found = ants.apply_transforms_to_points(3, table, [str(tmp_path / "xfm.h5")])[["x", "y", "z"]].to_numpy() * FLIP
+    found = (
+        ants.apply_transforms_to_points(3, table, [str(tmp_path / "xfm.h5")])[
+            ["x", "y", "z"]
+        ].to_numpy()
+        * FLIP
+    )
     assert distance(found, exact(points)) < TOLERANCE

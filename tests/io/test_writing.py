@@ -37,7 +37,11 @@ def test_a_full_disk_is_one_line_that_names_the_file(code, tmp_path):
 
 
 def test_a_device_without_space_refuses_a_file():
-    with pytest.raises(FileError, match="the disk is full"), refusals("/dev/full"), open("/dev/full", "w") as file:
+    with (
+        pytest.raises(FileError, match="the disk is full"),
+        refusals("/dev/full"),
+        open("/dev/full", "w") as file,
+    ):
         file.write("x")
 
 
@@ -46,7 +50,9 @@ def test_a_device_without_space_refuses_a_file():
     [("there", False, "--overwrite"), ("folder", True, "a directory"), ("no/where", False, "does not exist"),
      ("there/below", False, "does not exist")],
 )  # fmt: skip
-def test_a_place_that_cannot_be_written_is_refused_before_anything_is_computed(name, overwrite, words, tmp_path):
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_computed(
+    name, overwrite, words, tmp_path
+):
     (tmp_path / "there").write_text("old")
     (tmp_path / "folder").mkdir()
     with pytest.raises(FileError, match=words):

@@ -1,4 +1,5 @@
-"""Coarse nodes and splines give the function on the grid, to the error that was asked for and measured."""
+"""Coarse nodes and splines give the function on the grid, to the error that was asked for and
+measured."""
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ from kunita.outputs.dense import SLAB_VOXELS, lattice_points, plane, slabs, smoo
 
 
 def wave(points, progress=lambda fraction: None):
-    return np.c_[np.sin(points[:, 0] / 20) * np.cos(points[:, -1] / 25), np.exp(-np.sum((points - 30) ** 2, 1) / 800)]
+    return np.c_[
+        np.sin(points[:, 0] / 20) * np.cos(points[:, -1] / 25),
+        np.exp(-np.sum((points - 30) ** 2, 1) / 800),
+    ]
 
 
 def field_of(grid, tolerance, function=wave, spacing=15.0):

@@ -1,4 +1,5 @@
-"""What to expect between landmarks: the posterior's own radii, over regions that are where they should be."""
+"""What to expect between landmarks: the posterior's own radii, over regions that are where they
+should be."""
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def test_a_label_of_one_voxel_is_that_point():
 
 
 def test_the_worst_place_of_a_large_label_is_on_its_border():
-    """Far from the landmarks in one corner: hardly any of the voxels that are drawn at random is there."""
+    """Far from the landmarks in one corner: hardly any of the voxels that are drawn at random is
+    there."""
     reg = registered(3)
     affine = np.eye(4)
     affine[:3, 3] = reg.moving.points.mean(axis=0)
@@ -59,4 +61,7 @@ def test_the_worst_place_of_a_large_label_is_on_its_border():
 
 
 def test_no_label_is_nothing_to_expect():
-    assert expected_in_labels(registered(3), kunita.Image(np.zeros((3, 3, 3), np.uint8), np.eye(4))) is None
+    assert (
+        expected_in_labels(registered(3), kunita.Image(np.zeros((3, 3, 3), np.uint8), np.eye(4)))
+        is None
+    )

@@ -19,7 +19,9 @@ def shrunk(scale):
     reg = registered(2)
     kernel = kunita.Gaussian(scale * reg.kernel.length_scale, scale * reg.kernel.amplitude)
     noise = scale * reg.noise_mm
-    return kunita.register(scale * reg.moving.points, scale * reg.fixed.points, kernel=kernel, noise=noise)
+    return kunita.register(
+        scale * reg.moving.points, scale * reg.fixed.points, kernel=kernel, noise=noise
+    )
 
 
 @pytest.mark.parametrize("scale", [1.0, 5e-4])

@@ -29,7 +29,9 @@ def test_the_distance_outside_is_that_to_the_nearest_mixture_of_the_points(rank,
     points = np.concatenate([corners.mean(axis=0) + 40 * rng.normal(size=(60, d)), corners])
     assert hull.rank == rank
     expected = [nearest_mixture(corners, point) for point in points]
-    np.testing.assert_allclose(hull.outside(points), expected, atol=1e-3)  # the weights of `nnls` sum to 1 nearly
+    np.testing.assert_allclose(
+        hull.outside(points), expected, atol=1e-3
+    )  # the weights of `nnls` sum to 1 nearly
 
 
 @pytest.mark.parametrize(("rank", "d"), [(1, 3), (2, 2), (2, 3), (3, 3)])
@@ -48,7 +50,9 @@ def test_a_lattice_fills_the_hull_evenly_and_stays_inside(rank, d):
     assert np.all(hull.outside(points) == 0)
     mixtures = np.random.default_rng(3).dirichlet(np.ones(12), 200) @ corners
     distances = np.linalg.norm(mixtures[:, None] - points, axis=2).min(axis=1)
-    assert distances.max() < 1.5 * spacing * np.sqrt(rank) / 2 + spacing / 2  # half a cell's diagonal, more at a border
+    assert (
+        distances.max() < 1.5 * spacing * np.sqrt(rank) / 2 + spacing / 2
+    )  # half a cell's diagonal, more at a border
 
 
 def test_a_hull_that_is_nearly_flat_has_a_lattice_too():

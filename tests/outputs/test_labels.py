@@ -22,11 +22,15 @@ def ball(grid, radius=9.0, centre=30.0):
 
 @pytest.mark.slow
 def test_the_total_mass_is_that_of_posterior_samples_pushed_through():
-    """2,000 joint draws of where the label's own voxels go, each with the volume that its Jacobian gives it.
+    """2,000 joint draws of where the label's own voxels go, each with the volume that its Jacobian
+    gives it.
 
     An independent route, forwards instead of backwards: E Σᵢ v·det Dφ(xᵢ) = Σ_y v·P(y ∈ φ(A)).
     """
-    reg, grid = problems.registered(3), problems.grid_around(np.eye(3), spacing=(1.2, 1.2, 1.2), side=50.0)
+    reg, grid = (
+        problems.registered(3),
+        problems.grid_around(np.eye(3), spacing=(1.2, 1.2, 1.2), side=50.0),
+    )
     labels = ball(grid)
     mass = kunita.label_probability(reg, labels, grid).data.sum()
     middle = grid.world(np.argwhere(labels.data))[::30]  # some voxels stand for all
@@ -55,15 +59,22 @@ def test_the_mass_is_that_of_draws_of_the_pre_image_voxel_by_voxel():
 @pytest.mark.parametrize("d", [2, 3])
 def test_a_half_space_has_the_probability_of_a_normal_distribution(d):
     """A straight border: P = Φ(distance / standard deviation across it), in closed form."""
-    reg, grid = problems.registered(d), problems.grid_around(np.eye(d), side=44.0, spacing=(0.5, 2.0, 2.5))
+    reg, grid = (
+        problems.registered(d),
+        problems.grid_around(np.eye(d), side=44.0, spacing=(0.5, 2.0, 2.5)),
+    )
     labels = Image((np.indices(grid.shape)[0] < grid.shape[0] // 2).astype(np.uint8), grid.affine)
     border = grid.world(np.array([grid.shape[0] // 2 - 0.5] + [0] * (d - 1)))[0]
     found = kunita.label_probability(reg, labels, grid)
-    voxels = np.random.default_rng(0).integers(np.array(grid.shape) // 3, 2 * np.array(grid.shape) // 3, (2000, d))
+    voxels = np.random.default_rng(0).integers(
+        np.array(grid.shape) // 3, 2 * np.array(grid.shape) // 3, (2000, d)
+    )
     inverse = reg.posterior.inverse(grid.world(voxels))
     exact = norm.cdf((border - inverse.mean[:, 0]) / np.sqrt(inverse.covariance[:, 0, 0]))
     assert np.sum((exact > 0.05) & (exact < 0.95)) > 50  # the law is tested where it says something
-    assert np.abs(found.data[tuple(voxels.T)] - exact).max() < 0.06  # voxels of 0.5 mm and 256 points
+    assert (
+        np.abs(found.data[tuple(voxels.T)] - exact).max() < 0.06
+    )  # voxels of 0.5 mm and 256 points
     assert abs(np.mean(found.data[tuple(voxels.T)] - exact)) < 0.005
 
 
@@ -96,7 +107,8 @@ def test_fractions_colours_and_empty_labels_are_refused():
 
 
 def test_background_that_is_cut_away_changes_nothing():
-    """The outside of a label image is background, also for points that lie outside and may well be inside."""
+    """The outside of a label image is background, also for points that lie outside and may well be
+    inside."""
     reg, grid = problems.registered(3), problems.grid_around(np.eye(3))
     labels = ball(grid)
     low, high = (edge(np.argwhere(labels.data), axis=0) for edge in (np.min, np.max))

@@ -65,7 +65,9 @@ def test_the_radius_from_invariants_is_that_from_the_principal_axes(d, dtype):
     """Any shape of an ellipsoid, needles and discs included, and no uncertainty at all."""
     rng = np.random.default_rng(0)
     roots = rng.normal(size=(500, d, d)) * 10.0 ** rng.uniform(-3, 1, (500, 1, d))
-    covariances = np.concatenate([roots @ roots.swapaxes(1, 2), np.zeros((1, d, d)), np.eye(d)[None]])
+    covariances = np.concatenate(
+        [roots @ roots.swapaxes(1, 2), np.zeros((1, d, d)), np.eye(d)[None]]
+    )
     radius = maps.summarise("radius", maps.packed(covariances).astype(dtype))
     assert radius.dtype == dtype
     assert np.allclose(radius, ball_radius(covariances, 0.95), rtol=2e-4)
@@ -89,7 +91,8 @@ def test_the_field_is_computed_once_for_all_maps():
 
 @pytest.mark.parametrize("d", [2, 3])
 def test_the_accuracy_that_is_reported_is_true_at_other_voxels(d):
-    """Direct evaluation in double precision, at voxels that the maps never saw, landmarks' own included."""
+    """Direct evaluation in double precision, at voxels that the maps never saw, landmarks' own
+    included."""
     reg, grid = problems.registered(d), problems.grid_around(problems.rotation(d, seed=3))
     found = maps.maps(reg, grid)
     index = np.random.default_rng(9).integers(0, grid.shape, (300, d))
@@ -109,7 +112,9 @@ def test_the_accuracy_that_is_reported_is_true_at_other_voxels(d):
 
 def test_single_precision_is_used_where_it_is_good_enough_and_only_there(monkeypatch):
     reg, grid = problems.registered(2), problems.grid_around(np.eye(2))
-    assert maps.maps(reg, grid).accuracy.precision == "float64"  # a few nodes: not worth another program
+    assert (
+        maps.maps(reg, grid).accuracy.precision == "float64"
+    )  # a few nodes: not worth another program
     monkeypatch.setattr(maps, "WORTH_SINGLE", 0)
     assert maps.maps(reg, grid).accuracy.precision == "float32"
     monkeypatch.setattr("kunita.outputs.dense.SINGLE_SHARE", 1e-5)

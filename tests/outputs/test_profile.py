@@ -1,4 +1,5 @@
-"""The evidence along the length scale: the curve that the choice climbed, found again from the record alone."""
+"""The evidence along the length scale: the curve that the choice climbed, found again from the
+record alone."""
 
 import dataclasses
 import functools
@@ -11,9 +12,9 @@ from scipy.spatial.distance import cdist
 
 import kunita
 import problems
-from kunita import programs
 from kunita.inference.choice import Dials, length_scale_profile, search_for
 from kunita.inference.sample import aligned_sample
+from kunita.jaxrun import programs
 from kunita.outputs import profile
 from kunita.outputs.profile import evidence_profile
 
@@ -54,24 +55,36 @@ def test_the_best_of_the_curve_is_the_choice(way):
     best = int(np.argmax(found.log_evidence))
     near = found.scales_mm[max(best - 1, 0) : best + 2]
     assert near[0] <= registered(way).kernel.length_scale <= near[-1]
-    assert found.log_evidence[found.scales_mm == found.chosen_mm] == pytest.approx(found.log_evidence.max(), abs=1e-3)
+    assert found.log_evidence[found.scales_mm == found.chosen_mm] == pytest.approx(
+        found.log_evidence.max(), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_chosen_length_scale_comes_with_what_the_choice_said_of_it(way):
     reg = registered(way)
     found, told = evidence_profile(reg), reg.chosen[0]
-    assert (found.chosen_mm, found.low, found.high, found.decided) == (told.value, told.low, told.high, told.decided)
+    assert (found.chosen_mm, found.low, found.high, found.decided) == (
+        told.value,
+        told.low,
+        told.high,
+        told.decided,
+    )
     assert found.num_landmarks == 16
     assert np.all(np.diff(found.scales_mm) > 0)
 
 
 def restricted_likelihood(reg, length_scale):
-    """The log density of what the alignment does not explain: displacements projected off its basis."""
+    """The log density of what the alignment does not explain: displacements projected off its
+    basis."""
     noise = reg.noise
-    sample = aligned_sample(reg.moving.points, reg.fixed.points, (noise, 0 * noise), reg.align, scaled=False).sample
+    sample = aligned_sample(
+        reg.moving.points, reg.fixed.points, (noise, 0 * noise), reg.align, scaled=False
+    ).sample
     n, d = sample.positions.shape
-    kernel = reg.kernel.amplitude**2 * np.exp(-0.5 * (cdist(*[sample.positions] * 2) / length_scale) ** 2)
+    kernel = reg.kernel.amplitude**2 * np.exp(
+        -0.5 * (cdist(*[sample.positions] * 2) / length_scale) ** 2
+    )
     covariance = np.kron(kernel, np.eye(d)) + scipy.linalg.block_diag(*noise)
     basis = np.asarray(sample.basis).reshape(n * d, -1)
     off = scipy.linalg.null_space(basis.T)
@@ -95,12 +108,15 @@ def test_with_all_else_given_the_curve_is_the_likelihood_and_a_prior_about_a_thi
 
 
 def test_the_other_parameters_follow():
-    """With amplitude and noise held at the choice nothing is better than with those that follow, but there."""
+    """With amplitude and noise held at the choice nothing is better than with those that follow,
+    but there."""
     reg = registered("all chosen")
     free = evidence_profile(reg)
     held = evidence_profile(dataclasses.replace(reg, chosen=reg.chosen[:1]))
     same = np.isin(free.scales_mm, held.scales_mm)
-    rise = (free.log_evidence - free.log_evidence.max())[same] - (held.log_evidence - held.log_evidence.max())
+    rise = (free.log_evidence - free.log_evidence.max())[same] - (
+        held.log_evidence - held.log_evidence.max()
+    )
     assert np.all(rise > -1e-3)
     assert rise.max() > 1.0
 
@@ -129,7 +145,12 @@ def test_landmarks_that_were_not_used_do_not_count():
     moving, fixed = landmarks()
     sds = np.full(17, 0.4)
     sds[3] = np.inf
-    with_one = register(np.insert(moving, 3, 999.0, axis=0), np.insert(fixed, 3, 0.0, axis=0), noise=sds, model="small")
+    with_one = register(
+        np.insert(moving, 3, 999.0, axis=0),
+        np.insert(fixed, 3, 0.0, axis=0),
+        noise=sds,
+        model="small",
+    )
     found, expected = evidence_profile(with_one), evidence_profile(registered("noise given"))
     assert found.num_landmarks == 16
     np.testing.assert_allclose(found.log_evidence, expected.log_evidence, atol=1e-4)
@@ -154,7 +175,10 @@ def test_no_program_is_made_for_it_that_the_registration_did_not_have(monkeypatc
 
 def test_there_is_no_curve_where_the_evidence_says_nothing():
     reg = problems.registered()
-    for kernel in (reg.kernel + kunita.Matern52(10.0, 1.0), kunita.RationalQuadratic(25.0, 4.0, alpha=7.0)):
+    for kernel in (
+        reg.kernel + kunita.Matern52(10.0, 1.0),
+        kunita.RationalQuadratic(25.0, 4.0, alpha=7.0),
+    ):
         assert evidence_profile(dataclasses.replace(reg, kernel=kernel)) is None
     assert evidence_profile(dataclasses.replace(reg, robust=True)) is None
     few = dataclasses.replace(reg, used=np.arange(16) < 2)

@@ -18,7 +18,8 @@ NOISE = 0.7
 
 
 SDS = np.append(np.full(14, NOISE), [np.sqrt(2) * NOISE] * 2)
-"""The last of 15 landmarks is listed twice with twice the variance, which says the same: 16 rows, as with one more."""
+"""The last of 15 landmarks is listed twice with twice the variance, which says the same: 16 rows,
+as with one more."""
 
 
 @functools.cache
@@ -30,7 +31,9 @@ def registered(d, model="endpoint"):
 
 
 def register(moving, fixed, model="endpoint", noise=NOISE):
-    align = "affine" if model == "small" else "rigid"  # a linear model is linear in all of its parts
+    align = (
+        "affine" if model == "small" else "rigid"
+    )  # a linear model is linear in all of its parts
     return kunita.register(moving, fixed, kernel=KERNEL, noise=noise, model=model, align=align)
 
 
@@ -47,7 +50,8 @@ def suggested(d, model="endpoint"):
 
 @functools.cache
 def block(d):
-    """A label in a corner of the box, of value 2, and a larger one of value 5 in the opposite corner."""
+    """A label in a corner of the box, of value 2, and a larger one of value 5 in the opposite
+    corner."""
     data = np.zeros((20,) * d, np.int16)
     data[(slice(1, 5),) * d] = 2
     data[(slice(11, 18),) * d] = 5
@@ -64,10 +68,12 @@ def mean_radius(reg, points):
 
 
 @pytest.mark.parametrize(
-    ("d", "model"), [(2, "endpoint"), (3, "endpoint"), pytest.param(2, "small", marks=pytest.mark.slow)]
+    ("d", "model"),
+    [(2, "endpoint"), (3, "endpoint"), pytest.param(2, "small", marks=pytest.mark.slow)],
 )
 def test_the_gain_is_that_of_registering_again_with_the_landmark_where_it_was_predicted(d, model):
-    """The flow stays, since the new landmark pulls nothing: so this holds beyond small deformations."""
+    """The flow stays, since the new landmark pulls nothing: so this holds beyond small
+    deformations."""
     reg, found = registered(d, model), suggested(d, model)
     assert found.before_mm == pytest.approx(mean_radius(reg, found.points))
     for place in found.places[:2]:
@@ -90,7 +96,9 @@ def test_marks_together_are_conditioned_on_jointly(d):
     reg, found = registered(d), suggested(d)
     points, marks = found.points[:61], np.array([place.moving for place in found.places])
     m, n, together = len(points) * d, len(marks) * d, np.vstack([points, marks])
-    joint = reg.posterior.covariance(np.vstack([together] * 4), together)[:64].reshape(m + n, m + n)  # of 256 and 64
+    joint = reg.posterior.covariance(np.vstack([together] * 4), together)[:64].reshape(
+        m + n, m + n
+    )  # of 256 and 64
     noisy = joint[m:, m:] + NOISE**2 * np.eye(n)
     after = joint[:m, :m] - joint[:m, m:] @ np.linalg.inv(noisy) @ joint[m:, :m]
     blocks = np.stack([after[k : k + d, k : k + d] for k in range(0, m, d)])
@@ -103,7 +111,11 @@ def test_each_place_adds_to_those_before_it(d):
     found = suggested(d)
     together = [found.before_mm, *(place.together_mm for place in found.places)]
     assert np.all(np.diff(together) < 0)
-    assert found.places[0].alone_mm == found.places[0].together_mm == min(place.alone_mm for place in found.places)
+    assert (
+        found.places[0].alone_mm
+        == found.places[0].together_mm
+        == min(place.alone_mm for place in found.places)
+    )
     assert together[-1] == pytest.approx(found.after.mean())
 
 
@@ -128,7 +140,10 @@ def test_places_are_in_the_hull_and_apart(d):
     assert distances.min() > 0.25 * KERNEL.length_scale
     for place in found.places:
         to = np.linalg.norm(reg.moving.points - place.moving, axis=1)
-        assert (place.nearest, place.nearest_mm) == (reg.moving.labels[to.argmin()], pytest.approx(to.min()))
+        assert (place.nearest, place.nearest_mm) == (
+            reg.moving.labels[to.argmin()],
+            pytest.approx(to.min()),
+        )
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -136,7 +151,9 @@ def test_the_place_in_fixed_space_is_the_prediction(d):
     reg, found = registered(d), suggested(d)
     predicted = reg.posterior.predict(np.array([place.moving for place in found.places]))
     np.testing.assert_allclose([place.fixed for place in found.places], predicted.mean)
-    np.testing.assert_allclose([place.radius95_mm for place in found.places], predicted.radius(0.95))
+    np.testing.assert_allclose(
+        [place.radius95_mm for place in found.places], predicted.radius(0.95)
+    )
 
 
 @pytest.mark.parametrize("d", [2, 3])
@@ -161,7 +178,9 @@ def test_a_mark_with_more_noise_is_worth_less():
     found = suggested(2)
     nothing, place = np.zeros((0, 2)), found.places[0].moving[None]
     noisy, exact = (
-        Knowledge(registered(2).posterior, found.points, nothing, sd**2 * np.eye(2)).radius_after(place)[0]
+        Knowledge(registered(2).posterior, found.points, nothing, sd**2 * np.eye(2)).radius_after(
+            place
+        )[0]
         for sd in (3.0, 0.1)
     )
     assert exact < found.places[0].alone_mm < noisy < found.before_mm
@@ -181,7 +200,9 @@ def test_labels_elsewhere_in_another_dimension_or_without_the_value_are_refused(
     reg, labels = registered(2), block(2)
     away = labels.affine.copy()
     away[0, 2] = 1000.0
-    with pytest.raises(ImageError, match=r"labels: expected labels in the moving space.* 9\d\d mm away"):
+    with pytest.raises(
+        ImageError, match=r"labels: expected labels in the moving space.* 9\d\d mm away"
+    ):
         suggest_landmarks(reg, inside=Image(labels.data, away))
     with pytest.raises(ImageError, match="expected 2-D, as the landmarks are, found 3-D"):
         suggest_landmarks(reg, inside=block(3))

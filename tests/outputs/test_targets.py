@@ -8,7 +8,13 @@ import pytest
 import kunita
 import problems
 from kunita.io.target_files import write_targets
-from kunita.outputs.targets import describe_targets, extrapolation_remarks, fle_mm, main_scale, remoteness
+from kunita.outputs.targets import (
+    describe_targets,
+    extrapolation_remarks,
+    fle_mm,
+    main_scale,
+    remoteness,
+)
 
 SCALE = 25.0
 
@@ -46,9 +52,16 @@ def test_how_well_a_target_was_marked_is_in_its_radius_and_not_in_its_tre(d):
 def test_distances_are_to_the_nearest_landmark_that_was_used(d):
     reg = problems.registered(d)
     middle, third, far = describe_targets(reg, targets(d))
-    assert (third.nearest, third.nearest_mm, third.extrapolates) == ("3", pytest.approx(0.0, abs=1e-9), False)
+    assert (third.nearest, third.nearest_mm, third.extrapolates) == (
+        "3",
+        pytest.approx(0.0, abs=1e-9),
+        False,
+    )
     to = np.linalg.norm(reg.moving.points - 30.0, axis=1)
-    assert (middle.nearest_mm, middle.in_sigma) == (pytest.approx(to.min()), pytest.approx(to.min() / SCALE))
+    assert (middle.nearest_mm, middle.in_sigma) == (
+        pytest.approx(to.min()),
+        pytest.approx(to.min() / SCALE),
+    )
     assert middle.inside_hull
     assert far.extrapolates
     assert far.tre_mm > max(middle.tre_mm, third.tre_mm)
@@ -94,4 +107,6 @@ def test_the_table_reads_back_as_landmarks_with_the_same_numbers(d, tmp_path):
     again = kunita.read_landmarks(tmp_path / "targets.csv")
     assert again.names == targets(d).names
     np.testing.assert_array_equal(again.points, [target.position for target in found])
-    np.testing.assert_allclose(again.covariances, [target.covariance for target in found], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        again.covariances, [target.covariance for target in found], rtol=1e-12, atol=1e-12
+    )

@@ -1,4 +1,5 @@
-"""What does not move stays bit for bit, what moves by whole voxels moves by whole voxels, labels stay labels."""
+"""What does not move stays bit for bit, what moves by whole voxels moves by whole voxels, labels
+stay labels."""
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ def noise_image(grid, dtype, channels=None, seed=0):
 def moved_by(shift, d=3):
     """A registration that is a translation: the landmarks say so exactly."""
     x = np.random.default_rng(5).uniform(0, 60, (16, d))
-    return kunita.register(x, x + shift, kernel=kunita.Gaussian(25.0, 4.0), noise=0.7, align="translation")
+    return kunita.register(
+        x, x + shift, kernel=kunita.Gaussian(25.0, 4.0), noise=0.7, align="translation"
+    )
 
 
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
@@ -41,49 +44,67 @@ def test_an_identity_registration_returns_the_image_bit_for_bit(interpolation, d
 def test_a_translation_by_whole_voxels_moves_the_image_by_that_many(interpolation):
     grid = problems.grid_around(np.eye(3))
     image = noise_image(grid, np.int16)
-    warped = kunita.warp_image(moved_by(np.array([2, -3, 1]) * grid.spacing), image, image, interpolation=interpolation)
+    warped = kunita.warp_image(
+        moved_by(np.array([2, -3, 1]) * grid.spacing), image, image, interpolation=interpolation
+    )
     assert np.array_equal(warped.data[2:, :-3, 1:], image.data[:-2, 3:, :-1])
     assert not warped.data[:2].any()  # nothing was there before
     back = kunita.warp_image(
-        moved_by(np.array([2, -3, 1]) * grid.spacing), image, image, interpolation=interpolation, inverse=True
+        moved_by(np.array([2, -3, 1]) * grid.spacing),
+        image,
+        image,
+        interpolation=interpolation,
+        inverse=True,
     )
     assert np.array_equal(back.data[:-2, 3:, :-1], image.data[2:, :-3, 1:])
 
 
 def test_labels_warped_to_the_nearest_voxel_stay_labels():
     reg, grid = problems.registered(3), problems.grid_around(problems.ORIENTATIONS["LAS"])
-    labels = kunita.Image(np.random.default_rng(0).choice([0, 3, 7, 900], grid.shape).astype(np.int16), grid.affine)
+    labels = kunita.Image(
+        np.random.default_rng(0).choice([0, 3, 7, 900], grid.shape).astype(np.int16), grid.affine
+    )
     warped = kunita.warp_image(reg, labels, grid, interpolation="nearest")
     assert set(np.unique(warped.data)) == {0, 3, 7, 900}
 
 
 def test_no_label_is_skipped_by_a_shift_of_half_a_voxel_or_on_a_finer_grid():
     grid = problems.grid_around(np.eye(3))
-    stripes = np.broadcast_to(np.arange(grid.shape[0])[:, None, None] + 1, grid.shape).astype(np.int16)
+    stripes = np.broadcast_to(np.arange(grid.shape[0])[:, None, None] + 1, grid.shape).astype(
+        np.int16
+    )
     labels = kunita.Image(stripes, grid.affine)
     shifted = kunita.warp_image(moved_by(0.5 * grid.spacing), labels, grid, interpolation="nearest")
     inner = shifted.data[1:, 2, 2]
     assert set(inner) == set(range(inner.min(), inner.max() + 1))
     assert len(inner) - len(set(inner)) <= 1
     finer = kunita.Grid(2 * np.array(grid.shape), grid.affine @ np.diag([0.5, 0.5, 0.5, 1.0]))
-    doubled = kunita.warp_image(moved_by(np.zeros(3)), labels, finer, interpolation="nearest").data[:, 2, 2]
+    doubled = kunita.warp_image(moved_by(np.zeros(3)), labels, finer, interpolation="nearest").data[
+        :, 2, 2
+    ]
     assert np.all(np.bincount(doubled)[2 : grid.shape[0]] == 2)
 
 
 @pytest.mark.parametrize("d", [2, 3])
 def test_the_warped_image_is_the_moving_image_at_the_pre_image(d):
     """A linear ramp is interpolated exactly, so its value *is* the position."""
-    reg, grid = problems.registered(d), problems.grid_around(problems.rotation(d, seed=3), side=40.0)
+    reg, grid = (
+        problems.registered(d),
+        problems.grid_around(problems.rotation(d, seed=3), side=40.0),
+    )
     ramp_grid = problems.grid_around(np.eye(d), side=120.0)
     index = np.stack(np.meshgrid(*map(np.arange, ramp_grid.shape), indexing="ij"), axis=-1)
     ramp = kunita.Image(ramp_grid.world(index), ramp_grid.affine, channels=True)
     warped = kunita.warp_image(reg, ramp, grid)
     voxels = np.random.default_rng(0).integers(0, grid.shape, (30, d))
-    assert np.allclose(warped.data[tuple(voxels.T)], reg.posterior.inverse(grid.world(voxels)).mean, atol=2e-3)
+    assert np.allclose(
+        warped.data[tuple(voxels.T)], reg.posterior.inverse(grid.world(voxels)).mean, atol=2e-3
+    )
 
 
 def test_simpleitk_resamples_to_the_same_image():
-    """An independent route: our point map as ITK's displacement field at every voxel, and ITK's own interpolation."""
+    """An independent route: our point map as ITK's displacement field at every voxel, and ITK's own
+    interpolation."""
     reg, grid = problems.registered(3), problems.grid_around(np.eye(3))
     smooth = np.cos(np.indices(grid.shape).sum(axis=0) / 5.0)
     image = kunita.Image(smooth.astype(np.float32), grid.affine)

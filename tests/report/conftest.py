@@ -1,4 +1,5 @@
-"""Results to look at: volumes, pictures, landmarks alone; their names are as hostile as names can be."""
+"""Results to look at: volumes, pictures, landmarks alone; their names are as hostile as names can
+be."""
 
 import shutil
 
@@ -11,9 +12,16 @@ from cli.cases import KERNEL, kunita_command, landmarks, write_case, write_flat_
 from kunita.io.landmark_files.files import write_landmarks
 from problems import rotation_near_identity
 
-HOSTILE = ("<script>alert(1)</script>", "</script><b>bold</b>", "a & b \"quoted\" 'twice'", "$x_1$ {{ 7 * 7 }}")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</script><b>bold</b>",
+    "a & b \"quoted\" 'twice'",
+    "$x_1$ {{ 7 * 7 }}",
+)
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 FLAGS = (
     "--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
@@ -37,10 +45,14 @@ def case(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     write_case(folder)
     for side, points in zip(("moving", "fixed"), landmarks(), strict=True):
-        write_landmarks(folder / f"{side}.mrk.json", named(points.points, points.names), overwrite=True)
+        write_landmarks(
+            folder / f"{side}.mrk.json", named(points.points, points.names), overwrite=True
+        )
     for name in ("moving", "fixed", "labels"):
         image = kunita.read_image(folder / f"{name}.nii.gz")
-        kunita.write_image(folder / f"{name}.nii.gz", kunita.Image(image.data, oblique(image.grid)), overwrite=True)
+        kunita.write_image(
+            folder / f"{name}.nii.gz", kunita.Image(image.data, oblique(image.grid)), overwrite=True
+        )
     write_flat_case(folder)
     return folder
 
@@ -85,7 +97,10 @@ def flat_result(case, tmp_path_factory):
 def bare_result(case, tmp_path_factory):
     """Landmarks alone, in 3-D."""
     return registered(
-        case, tmp_path_factory.mktemp("bare") / "result", case / "moving.mrk.json", case / "fixed.mrk.json"
+        case,
+        tmp_path_factory.mktemp("bare") / "result",
+        case / "moving.mrk.json",
+        case / "fixed.mrk.json",
     )
 
 
@@ -114,6 +129,8 @@ def cohort_result(tmp_path_factory):
             write_landmarks(folder / f"{k}_{side}.mrk.json", named(points, landmarks()[0].names))
         rows.append(f"{name}\t{k}_moving.mrk.json\t{k}_fixed.mrk.json")
     (folder / "cases.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    ended = kunita_command("loo", folder / "cases.tsv", "--out", folder / "left_out", "--fast", "--quiet")
+    ended = kunita_command(
+        "loo", folder / "cases.tsv", "--out", folder / "left_out", "--fast", "--quiet"
+    )
     assert ended.status == 0, ended.err
     return folder / "left_out"

@@ -8,7 +8,14 @@ import pytest
 from scipy.stats import chi2
 
 from kunita.outputs.summary import LandmarkRows
-from kunita.report.answer import answer, calibration_badge, mean_distance, mm, solver_badge, suspects_badge
+from kunita.report.answer import (
+    answer,
+    calibration_badge,
+    mean_distance,
+    mm,
+    solver_badge,
+    suspects_badge,
+)
 
 
 def rows(squared, suspects=()):
@@ -43,13 +50,17 @@ def test_honest_errors_are_called_calibrated(seed):
 
 
 def test_honest_errors_are_called_otherwise_about_as_rarely_as_chance_allows():
-    """Three tests at 1 % each: at most 3 % of honest sets, 12 of 400, and twice their deviation (2 × 3.4) more."""
+    """Three tests at 1 % each: at most 3 % of honest sets, 12 of 400, and twice their deviation (2
+    × 3.4) more."""
     words = [calibration_badge(rows(drawn(37, 1.0, seed))).word for seed in range(400)]
     assert sum(word != "calibrated" for word in words) <= 19
 
 
 def test_errors_twice_as_large_as_promised_are_called_too_sure_and_half_as_large_cautious():
-    sure, cautious = calibration_badge(rows(drawn(60, 4.0))), calibration_badge(rows(drawn(60, 0.25)))
+    sure, cautious = (
+        calibration_badge(rows(drawn(60, 4.0))),
+        calibration_badge(rows(drawn(60, 0.25))),
+    )
     assert (sure.word, sure.kind) == ("too sure", "bad")
     assert (cautious.word, cautious.kind) == ("cautious", "doubt")
 
@@ -84,25 +95,37 @@ def test_a_solver_that_failed_and_a_map_that_folds_are_bad_news():
 
 def test_suspects_are_named_once_with_their_reason():
     told = answer(
-        document(suspects=["p3"], warnings=["suspect: p3: exchanged?", "the length scale is a guess"]),
+        document(
+            suspects=["p3"], warnings=["suspect: p3: exchanged?", "the length scale is a guess"]
+        ),
         rows(drawn(30, 1.0), ("p3",)),
         {"suspect: p3: exchanged?"},
     )
     assert suspects_badge(document(suspects=["p3"])).text == "Check first: p3."
     texts = [(remark.kind, remark.text) for remark in told.remarks]
-    assert texts == [("suspect", "p3: exchanged with q"), ("warning", "The length scale is a guess")]
+    assert texts == [
+        ("suspect", "p3: exchanged with q"),
+        ("warning", "The length scale is a guess"),
+    ]
 
 
 def test_a_warning_that_only_holds_a_suspect_s_name_is_kept():
     """A landmark may be called p; no remark on mirrors may get lost for that."""
     mirror = "suspect: the fixed landmarks look like a mirror image"
-    told = answer(document(suspects=["p3"], warnings=[mirror]), rows(drawn(30, 1.0), ("p3",)), {"suspect: p: …"})
-    assert [remark.text for remark in told.remarks][-1] == "The fixed landmarks look like a mirror image"
+    told = answer(
+        document(suspects=["p3"], warnings=[mirror]),
+        rows(drawn(30, 1.0), ("p3",)),
+        {"suspect: p: …"},
+    )
+    assert [remark.text for remark in told.remarks][
+        -1
+    ] == "The fixed landmarks look like a mirror image"
 
 
 @pytest.mark.parametrize("n", range(8, 60))
 def test_the_badge_never_contradicts_its_sentence(n):
-    """What is said to be too few for chance is called too sure, and nothing else is for that reason."""
+    """What is said to be too few for chance is called too sure, and nothing else is for that
+    reason."""
     for outside in range(min(n, 12)):
         # half of those inside are within their 50 % region, so that only the 95 % regions speak
         squared = np.r_[np.full(outside, 100.0), np.tile([1.0, 4.0], n)[: n - outside]]
@@ -118,7 +141,10 @@ def test_the_mean_distance_of_an_error_is_that_of_many(d):
 
 
 def test_numbers_that_are_not_are_no_crash():
-    told = answer(document(min_jacobian=None, residual_mm=None, noise_mm=None, expected=None), rows(drawn(30, 1.0)))
+    told = answer(
+        document(min_jacobian=None, residual_mm=None, noise_mm=None, expected=None),
+        rows(drawn(30, 1.0)),
+    )
     assert told.badges[0].kind == "doubt"
 
 
@@ -131,7 +157,10 @@ def test_many_suspects_of_one_kind_are_one_sentence():
 
 def test_extrapolation_is_said_where_it_happens():
     far = {"median_radius95_mm": 1.0, "worst_radius95_mm": 9.0, "extrapolating": 0.31}
-    told = answer(document(expected={"hull": {**far, "extrapolating": 0.0}, "label": far}), rows(drawn(30, 1.0)))
+    told = answer(
+        document(expected={"hull": {**far, "extrapolating": 0.0}, "label": far}),
+        rows(drawn(30, 1.0)),
+    )
     (remark,) = told.remarks
     assert remark.text.startswith("31 % of the label")
     assert any("inside the label" in tile.title and tile.number == "1.00 mm" for tile in told.tiles)
@@ -144,7 +173,14 @@ def test_tiles_have_the_numbers_of_the_summary():
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0.1234, "0.12"), (0.001234, "0.0012"), (0.0, "0.00"), (12.34, "12.3"), (1234.5, "1234"), (None, "–")],
+    [
+        (0.1234, "0.12"),
+        (0.001234, "0.0012"),
+        (0.0, "0.00"),
+        (12.34, "12.3"),
+        (1234.5, "1234"),
+        (None, "–"),
+    ],
 )
 def test_lengths_have_no_more_digits_than_anybody_needs(number, text):
     assert mm(number) == text

@@ -1,4 +1,5 @@
-"""The page in a real browser: it opens from a file, asks nobody for anything, draws, and its numbers are right."""
+"""The page in a real browser: it opens from a file, asks nobody for anything, draws, and its
+numbers are right."""
 
 import contextlib
 import dataclasses
@@ -51,7 +52,10 @@ def visited(browser, folder, width=1280, height=900, **more):
     context = browser.new_context(viewport={"width": width, "height": height}, offline=True, **more)
     page, complaints, requests = context.new_page(), [], []
     page.on(
-        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+        "console",
+        lambda message: (
+            complaints.append(message.text) if message.type in ("error", "warning") else None
+        ),
     )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
@@ -76,7 +80,9 @@ def visit(browser, folder):
 
 def picture(page, selector):
     page.wait_for_timeout(300)
-    return np.asarray(Image.open(io.BytesIO(page.locator(selector).first.screenshot())).convert("RGB")).astype(float)
+    return np.asarray(
+        Image.open(io.BytesIO(page.locator(selector).first.screenshot())).convert("RGB")
+    ).astype(float)
 
 
 def test_the_page_loads_without_a_complaint_and_without_the_network(visit, folder):
@@ -115,7 +121,8 @@ def test_a_place_shows_what_the_posterior_says(visit, folder):
 
 @pytest.mark.parametrize("dots", [1, 2])
 def test_a_click_on_a_voxel_shows_what_the_posterior_says(browser, volume_result, dots):
-    """On the axial plane, whose place on the canvas NiiVue itself tells; the image is oblique, as scanners' are."""
+    """On the axial plane, whose place on the canvas NiiVue itself tells; the image is oblique, as
+    scanners' are."""
     reg, image = (
         kunita.load(volume_result / "registration.h5"),
         kunita.read_image(volume_result / "uncertainty_std.nii.gz"),
@@ -127,14 +134,20 @@ def test_a_click_on_a_voxel_shows_what_the_posterior_says(browser, volume_result
             const { nv } = await kunita.ready, [x, y] = nv.frac2canvasPos(nv.scene.crosshairPos);
             return [x / nv.uiData.dpr, y / nv.uiData.dpr]; }""")
         box = visit.page.locator("#canvas").bounding_box()
-        visit.go_to(image.grid.world(np.array([9.0, 8.0, 7.0])) + [8.0, -8.0, 0.0])  # away, on the same plane
+        visit.go_to(
+            image.grid.world(np.array([9.0, 8.0, 7.0])) + [8.0, -8.0, 0.0]
+        )  # away, on the same plane
         visit.page.mouse.click(box["x"] + x, box["y"] + y)
         clicked = visit.place("fixed")
-        assert clicked == pytest.approx(image.grid.world(np.array([9.0, 8.0, 7.0])), abs=0.3)  # to a pixel
+        assert clicked == pytest.approx(
+            image.grid.world(np.array([9.0, 8.0, 7.0])), abs=0.3
+        )  # to a pixel
         there = reg.posterior.predict(reg.posterior.inverse(clicked[None]).mean)
         assert visit.number("std") == pytest.approx(there.std[0], abs=WITHIN)
         assert visit.number("radius") == pytest.approx(there.radius(0.95)[0], abs=WITHIN)
-        assert visit.number("std") == pytest.approx(image.data[9, 8, 7], abs=0.05)  # the map at the voxel
+        assert visit.number("std") == pytest.approx(
+            image.data[9, 8, 7], abs=0.05
+        )  # the map at the voxel
 
 
 @pytest.mark.parametrize("kind", ["flat_result", "bare_result"])
@@ -168,7 +181,9 @@ def test_opacity_and_flicker_show_the_warped_image(browser, kind, request):
         assert np.abs(picture(page, stage) - fixed).mean() < 0.5
         page.click("#flicker")
         for value in ("100", "0", "100"):
-            page.wait_for_function("(value) => document.getElementById('warped').value === value", arg=value)
+            page.wait_for_function(
+                "(value) => document.getElementById('warped').value === value", arg=value
+            )
         page.click("#flicker")
         assert page.locator("#flicker").get_attribute("aria-pressed") == "false"
 
@@ -200,7 +215,12 @@ def test_tables_sort_by_every_column_both_ways(browser, volume_result):
                 head = page.locator("#landmark-table thead th").nth(column)
                 assert head.get_attribute("aria-sort") == direction
                 cells = page.locator(f"#landmark-table tbody tr > :nth-child({column + 1})")
-                values.append([float(value) for value in cells.evaluate_all("all => all.map(c => c.dataset.value)")])
+                values.append(
+                    [
+                        float(value)
+                        for value in cells.evaluate_all("all => all.map(c => c.dataset.value)")
+                    ]
+                )
             assert values[0] == sorted(values[0])
             assert values[1] == sorted(values[1], reverse=True)
             assert len(values[0]) == 16
@@ -221,7 +241,9 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(visit, folder):
 
 @pytest.mark.parametrize(("layout", "right", "up", "across"), [("axial", 0, 1, 2), ("coronal", 0, 2, 1),
                                                                ("sagittal", 1, 2, 0)])  # fmt: skip
-def test_arrow_keys_go_where_they_point_on_every_plane(browser, volume_result, layout, right, up, across):
+def test_arrow_keys_go_where_they_point_on_every_plane(
+    browser, volume_result, layout, right, up, across
+):
     with visited(browser, volume_result) as visit:
         visit.page.select_option("#layout", layout)
         visit.page.locator("#canvas").focus()
@@ -249,7 +271,12 @@ def test_narrow_screens_and_zoom_do_not_break_the_page(browser, folder, width):
     """A width of 640 is what 200 % leaves of 1280; nothing sticks out to the side."""
     with visited(browser, folder, width=width, height=800) as visit:
         page = visit.page
-        assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        assert (
+            page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            <= 0
+        )
         cut = page.evaluate("""() => [...document.querySelectorAll(
                 '.tile, .badge, .remark, h1, h2, figcaption, #here, #go')]
             .filter((e) => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX === 'visible')
@@ -259,7 +286,9 @@ def test_narrow_screens_and_zoom_do_not_break_the_page(browser, folder, width):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_contrast_in_both_themes_and_the_button_changes_them(browser, volume_result, scheme):
+def test_text_has_contrast_in_both_themes_and_the_button_changes_them(
+    browser, volume_result, scheme
+):
     with visited(browser, volume_result, color_scheme=scheme) as visit:
         page = visit.page
         brightness = "() => getComputedStyle(document.body).backgroundColor"
@@ -278,7 +307,9 @@ def contrast(page, selector):
         const ink = getComputedStyle(e).color; let back = "rgba(0, 0, 0, 0)";
         for (; e && /, 0\\)$|transparent/.test(back); e = e.parentElement) back = getComputedStyle(e).backgroundColor;
         return [ink, back]; }""")
-    channels = [np.array([int(x) for x in re.findall(r"\d+", colour)[:3]]) / 255 for colour in colours]
+    channels = [
+        np.array([int(x) for x in re.findall(r"\d+", colour)[:3]]) / 255 for colour in colours
+    ]
     linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in channels]
     low, high = sorted(float(part @ [0.2126, 0.7152, 0.0722]) for part in linear)
     return (high + 0.05) / (low + 0.05)
@@ -294,7 +325,9 @@ def test_a_place_that_the_tables_call_an_extrapolation_is_called_one_here_too(vi
         if "outside\n" in text:  # of the grid
             continue
         far = remoteness(reg, moving[None])
-        clear = abs(far.outside_mm[0] - 12.5) > 2 and abs(far.nearest_mm[0] - 25) > 0.1  # a corner counts for less
+        clear = (
+            abs(far.outside_mm[0] - 12.5) > 2 and abs(far.nearest_mm[0] - 25) > 0.1
+        )  # a corner counts for less
         if clear:
             assert ("rests on the prior" in text) == bool(far.extrapolates[0]), (moving, text)
             told += 1
@@ -315,7 +348,9 @@ def test_a_name_in_a_table_leads_to_its_place(browser, volume_result, table):
     with visited(browser, volume_result) as visit:
         visit.page.locator(f"#{table} tbody th button").nth(1).click()
         if table == "target-table":
-            there = json.loads((volume_result / "summary.json").read_text(encoding="utf-8"))["targets"][1]["position"]
+            there = json.loads((volume_result / "summary.json").read_text(encoding="utf-8"))[
+                "targets"
+            ][1]["position"]
         else:
             reg = kunita.load(volume_result / "registration.h5")
             there = reg.posterior.predict(reg.moving.points[1:2]).mean[0]
@@ -333,7 +368,9 @@ def test_what_is_no_place_is_marked_and_nothing_moves(browser, bare_result, text
 
 
 def test_commands_are_copied(browser, volume_result):
-    with visited(browser, volume_result, permissions=["clipboard-read", "clipboard-write"]) as visit:
+    with visited(
+        browser, volume_result, permissions=["clipboard-read", "clipboard-write"]
+    ) as visit:
         page = visit.page
         row = page.locator(".file", has_text="forward_xfm.h5").locator("li", has_text="ANTs").first
         row.locator("button.copy").click()
@@ -349,7 +386,9 @@ def test_figures_have_words_for_those_who_cannot_see_them(visit, folder):
     assert visit.page.locator("figure").count() >= 6
 
 
-def test_a_page_without_anything_to_look_at_says_why_and_has_the_rest(browser, bare_result, tmp_path, monkeypatch):
+def test_a_page_without_anything_to_look_at_says_why_and_has_the_rest(
+    browser, bare_result, tmp_path, monkeypatch
+):
     def refuse(*_):
         raise InverseError("the map could not be inverted")
 
@@ -379,11 +418,19 @@ def test_the_page_of_a_cohort_opens_and_its_links_open_their_cases(browser, coho
         context = browser.new_context(viewport={"width": 390, "height": 800}, offline=True)
         stack.callback(context.close)
         page, complaints, requests = context.new_page(), [], []
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: complaints.append(message.text) if message.type == "error" else None,
+        )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
         page.goto((cohort_result / "report.html").as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        assert (
+            page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            <= 0
+        )
         for title in ("Best case", "Worst case"):
             link = page.locator(".tile", has_text=title).locator("a")
             link.click()

@@ -1,4 +1,5 @@
-"""The pages of a cohort: one file that asks for nothing, whose links lead somewhere, and in which names are text."""
+"""The pages of a cohort: one file that asks for nothing, whose links lead somewhere, and in which
+names are text."""
 
 import dataclasses
 import functools
@@ -14,19 +15,23 @@ from kunita.cohort.prior import Lesson, cohort_profile
 from kunita.cohort.study import PAPER, Trained, held_by_prior, study, without_covariances
 from kunita.cohort.study_findings import OWN, Learning
 from kunita.cohort.study_tables import Collected, coverage_band
-from kunita.data.cohort import generated_cohort
 from kunita.data.landmarks import Landmarks
 from kunita.figures.cohort import LONGEST_NAME
 from kunita.figures.themed import VARIABLES, shortened, text_width
 from kunita.inference.choice import Chosen
 from kunita.loo import Settings, experiment_of
+from kunita.phantoms.cohorts import generated_cohort
 from kunita.prior import Prior
 from kunita.report.cohort_answer import calibration_badge
 from kunita.report.cohort_page import Learned, Studied, prior_page, study_page
 from kunita.scores import case_draws
 
 N = 12
-HOSTILE = ("<script>alert(1)</script>", 'case-2" onclick="alert(2)', "#case-1 & {{ 7 * 7 }} </title>")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    'case-2" onclick="alert(2)',
+    "#case-1 & {{ 7 * 7 }} </title>",
+)
 CHOSEN = (Chosen("length scale", 40.0, 25.0, 61.0, True), Chosen("amplitude", 2.0, 1.0, 4.0, True))
 PRIOR = Prior(kunita.Gaussian(40.0, 2.0), 0.7, cases=HOSTILE, num_landmarks=3 * N, chosen=CHOSEN)
 ORIGIN = {
@@ -40,7 +45,9 @@ def cohort():
     """Cases, and landmarks, under names that no page should believe."""
     named = lambda side: Landmarks(side.points, tuple(f"<img src=x onerror={i}>" for i in range(N)))
     return tuple(
-        dataclasses.replace(without_covariances(case), name=name, moving=named(case.moving), fixed=named(case.fixed))
+        dataclasses.replace(
+            without_covariances(case), name=name, moving=named(case.moving), fixed=named(case.fixed)
+        )
         for case, name in zip(generated_cohort(3, counts=(N, N)), HOSTILE, strict=True)
     )
 
@@ -49,9 +56,14 @@ def cohort():
 def studied():
     small = dataclasses.replace(PRIOR, model="small")
     methods = (("paper", PAPER, True), ("small", small, False), (OWN, PRIOR, False))
-    found = study(cohort(), [Trained(name, (prior,) * 3, bare) for name, prior, bare in methods], exact=False)
+    found = study(
+        cohort(), [Trained(name, (prior,) * 3, bare) for name, prior, bare in methods], exact=False
+    )
     return Studied(
-        experiment_of(found, Settings("<b>.tsv", exact=False), Learning.GIVEN), found, Learning.GIVEN, ORIGIN
+        experiment_of(found, Settings("<b>.tsv", exact=False), Learning.GIVEN),
+        found,
+        Learning.GIVEN,
+        ORIGIN,
     )
 
 
@@ -114,7 +126,11 @@ def test_the_best_and_the_worst_case_are_linked_to_their_landmarks(kind):
     for title, k in (("Best case", int(np.argmin(errors))), ("Worst case", int(np.argmax(errors)))):
         tile = re.search(rf"<h3>{title}</h3>.*?</li>", made(kind), re.DOTALL)[0]
         assert f'href="#case-{k + 1}"' in tile
-        section = made(kind).partition(f'<details class="case" id="case-{k + 1}">')[2].partition("</details>")[0]
+        section = (
+            made(kind)
+            .partition(f'<details class="case" id="case-{k + 1}">')[2]
+            .partition("</details>")[0]
+        )
         assert HOSTILE[k] in "".join(Read(section).texts)
         assert section.count("<tr") == N + 1
 
@@ -154,11 +170,14 @@ def test_the_page_of_a_prior_says_that_it_knows_its_cases():
 
 
 def test_the_evidence_of_a_cohort_is_the_sum_over_its_cases():
-    """With hyper-priors of the same start for all, which the same case twice has, and nothing else to follow."""
+    """With hyper-priors of the same start for all, which the same case twice has, and nothing else
+    to follow."""
     one, prior = cohort()[:1], PRIOR
     single, double = (cohort_profile(cases, prior) for cases in (one, one * 2))
     assert double.scales_mm == pytest.approx(single.scales_mm)
-    assert np.all(double.log_evidence >= 2 * single.log_evidence - 1e-6)  # the hyper-prior counts once, and is ≤ 0
+    assert np.all(
+        double.log_evidence >= 2 * single.log_evidence - 1e-6
+    )  # the hyper-prior counts once, and is ≤ 0
 
 
 def judged(pits, num_cases=6):
@@ -174,8 +193,12 @@ def test_the_uncertainty_is_judged_over_cases():
     assert judged(uniform**0.2) == "too sure"
     assert judged(uniform**3) == "cautious"
     assert judged(uniform, num_cases=2) == "calibration open"
-    assert judged(np.repeat([0.2, 0.99, 0.2, 0.2, 0.2, 0.9], 20)) == "calibrated"  # one case is not the cohort
-    assert judged([0.3, 0.4, 0.7, 0.8, 0.9, 0.94]) == "calibrated"  # nor are six landmarks, one in each case
+    assert (
+        judged(np.repeat([0.2, 0.99, 0.2, 0.2, 0.2, 0.9], 20)) == "calibrated"
+    )  # one case is not the cohort
+    assert (
+        judged([0.3, 0.4, 0.7, 0.8, 0.9, 0.94]) == "calibrated"
+    )  # nor are six landmarks, one in each case
 
 
 @pytest.mark.parametrize("name", ["short", "x" * 100, "标志点" * 10, "a\nb\tc", "bell\a"])

@@ -39,7 +39,9 @@ class Seen(html.parser.HTMLParser):
         found = dict(attrs)
         self.tags.append(tag)
         self.ids += [found["id"]] if "id" in found else []
-        self.addresses += [found[name] for name in ("src", "href", "xlink:href", "data") if found.get(name)]
+        self.addresses += [
+            found[name] for name in ("src", "href", "xlink:href", "data") if found.get(name)
+        ]
         self.links += [found["href"][1:]] if tag == "a" else []
 
 
@@ -61,7 +63,16 @@ def test_ids_are_unique_and_links_lead_somewhere(text):
 
 
 def test_every_section_is_there(text):
-    sections = {"answer", "viewer", "figures", "landmarks", "parameters", "files", "provenance", "methods"}
+    sections = {
+        "answer",
+        "viewer",
+        "figures",
+        "landmarks",
+        "parameters",
+        "files",
+        "provenance",
+        "methods",
+    }
     assert sections <= set(Seen(text).ids)
 
 
@@ -71,7 +82,10 @@ def test_every_figure_is_there(text):
 
 
 def test_slices_are_there_if_there_are_images(volume_result, bare_result):
-    there, not_there = ((folder / "report.html").read_text(encoding="utf-8") for folder in (volume_result, bare_result))
+    there, not_there = (
+        (folder / "report.html").read_text(encoding="utf-8")
+        for folder in (volume_result, bare_result)
+    )
     assert 'id="figure-slices"' in there
     assert 'id="figure-slices"' not in not_there
 
@@ -79,7 +93,9 @@ def test_slices_are_there_if_there_are_images(volume_result, bare_result):
 def test_no_name_is_markup(volume_result):
     text = (volume_result / "report.html").read_text(encoding="utf-8")
     for name in HOSTILE[:3]:
-        assert name not in re.sub(r'<script type="text/plain".*?</script>', "", text, flags=re.DOTALL), name
+        assert name not in re.sub(
+            r'<script type="text/plain".*?</script>', "", text, flags=re.DOTALL
+        ), name
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "{{ 7 * 7 }}" in text
     assert "$x_1$ 49" not in text
@@ -90,7 +106,14 @@ def test_inputs_are_named_with_their_checksums_and_no_folder_of_the_user_s(volum
 
     text = (volume_result / "report.html").read_text(encoding="utf-8")
     table = re.search(r'<table class="sortable" id="inputs">.*?</table>', text, re.DOTALL)[0]
-    for name in ("moving.mrk.json", "fixed.mrk.json", "moving.nii.gz", "fixed.nii.gz", "labels.nii.gz", "targets.csv"):
+    for name in (
+        "moving.mrk.json",
+        "fixed.mrk.json",
+        "moving.nii.gz",
+        "fixed.nii.gz",
+        "labels.nii.gz",
+        "targets.csv",
+    ):
         assert name in table
         assert hashlib.sha256((case / name).read_bytes()).hexdigest() in table
     assert str(case) not in text
@@ -105,12 +128,16 @@ def test_every_file_of_the_result_is_explained(volume_result):
 def test_the_same_result_gives_the_same_page(bare_result, tmp_path):
     out = tmp_path / "again.html"
     assert kunita_command("report", bare_result, "--out", out).status == 0
-    assert out.read_text(encoding="utf-8") == (bare_result / "report.html").read_text(encoding="utf-8")
+    assert out.read_text(encoding="utf-8") == (bare_result / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_numbers_that_are_not_are_no_crash():
     """A fit that went wrong has no numbers, and still a page."""
-    none = dict.fromkeys(("min_jacobian", "residual_mm", "noise_mm", "initial_error_mm", "fre_mm", "loo"))
+    none = dict.fromkeys(
+        ("min_jacobian", "residual_mm", "noise_mm", "initial_error_mm", "fre_mm", "loo")
+    )
     assert "not a number" in page(subject_of(registered(3), **none, expected=None))
 
 
@@ -139,7 +166,9 @@ def test_tables_begin_with_one_line_that_states_the_frame(volume_result, flat_re
 
 
 def test_a_picture_is_given_the_spacing_of_the_registration():
-    (file,) = result_files([("forward_xfm.h5", "forward_xfm.h5")], 2, {"moving": (0.5, 0.5), "fixed": (0.25, 0.2)})
+    (file,) = result_files(
+        [("forward_xfm.h5", "forward_xfm.h5")], 2, {"moving": (0.5, 0.5), "fixed": (0.25, 0.2)}
+    )
     (command,) = (way.command for way in file.openings if way.program.startswith("SimpleITK"))
     assert "image.SetSpacing((0.5, 0.5)); onto.SetSpacing((0.25, 0.2))" in command
 
@@ -157,7 +186,10 @@ def test_python_commands_run_as_they_are(volume_result, monkeypatch):
     tried = 0
     for file in result_files([(name, name) for name in names], 3):
         for way in file.openings:
-            if way.program in ("SimpleITK (Python)", "Kunita (Python)") and "MOVING" not in way.command:
+            if (
+                way.program in ("SimpleITK (Python)", "Kunita (Python)")
+                and "MOVING" not in way.command
+            ):
                 exec(way.command, {})
                 tried += 1
     assert tried > 5
@@ -166,7 +198,10 @@ def test_python_commands_run_as_they_are(volume_result, monkeypatch):
 @pytest.mark.parametrize("model", ["endpoint", "pathwise", "small"])
 @pytest.mark.parametrize("robust", [False, True])
 def test_the_methods_say_what_was_done(model, robust):
-    document = {**summary_document(summary(registered(3), landmark_rows(registered(3)))), "model": model}
+    document = {
+        **summary_document(summary(registered(3), landmark_rows(registered(3)))),
+        "model": model,
+    }
     text = methods({**document, "robust": robust})
     assert ("flow of diffeomorphisms" in text) == (model != "small")
     assert ("Student's t" in text) == robust
@@ -204,7 +239,9 @@ def test_a_page_of_many_landmarks_draws_some_of_them_and_says_so(monkeypatch):
     reg = registered(3)
     made = page(subject_of(reg))
     assert f"5 of {len(reg.moving)} landmarks are drawn" in made
-    assert made.count('<g class="landmark') == 2 * 3 * 5  # in the viewer and in the figure, three planes each
+    assert (
+        made.count('<g class="landmark') == 2 * 3 * 5
+    )  # in the viewer and in the figure, three planes each
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 3), (2, 2)])

@@ -1,4 +1,5 @@
-"""Planes as SVG: world and page agree, ellipses hold what they should, and the drawing is well-formed."""
+"""Planes as SVG: world and page agree, ellipses hold what they should, and the drawing is
+well-formed."""
 
 import re
 from xml.etree import ElementTree
@@ -27,7 +28,8 @@ def test_a_place_on_the_page_is_the_point_that_is_drawn_there(d):
 
 
 def test_right_is_right_and_up_is_up():
-    """RAS: on the axial plane anterior is above, patient's right at the right; in 2-D y grows downwards."""
+    """RAS: on the axial plane anterior is above, patient's right at the right; in 2-D y grows
+    downwards."""
     axial, coronal, sagittal = views(np.zeros(3))
     for view, up in ((axial, [0, 1, 0]), (coronal, [0, 0, 1]), (sagittal, [0, 0, 1])):
         assert view.flat(np.array(up, dtype=float))[1] < 0
@@ -45,7 +47,9 @@ def test_an_ellipse_holds_95_percent_of_what_is_projected(d):
     for view in views(np.zeros(d)):
         a, b, angle = view.ellipse(covariance)
         turn = np.radians(angle)
-        along = view.flat(draws) @ np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+        along = view.flat(draws) @ np.array(
+            [[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]
+        )
         held = np.mean((along[:, 0] / a) ** 2 + (along[:, 1] / b) ** 2 <= 1)
         assert held == pytest.approx(0.95, abs=0.005)  # four standard errors
 
@@ -58,7 +62,9 @@ def test_a_plane_is_well_formed_and_has_every_landmark(d):
     box = box_around(rows.fixed, rows.predicted)
     seen = readout(maps(reg, box_grid(box)))
     for view in views(np.median(rows.predicted, axis=0)):
-        root = ElementTree.fromstring(plane_svg(reg, rows, seen, view, box, Colours("fc", "FC", "mm²", 3.0)))
+        root = ElementTree.fromstring(
+            plane_svg(reg, rows, seen, view, box, Colours("fc", "FC", "mm²", 3.0))
+        )
         circles = [e for e in root.iter() if e.tag.endswith("circle")]
         places = np.array([[float(e.get("cx")), float(e.get("cy"))] for e in circles])
         np.testing.assert_allclose(places, view.flat(rows.fixed), rtol=1e-4, atol=1e-3)
@@ -72,11 +78,17 @@ def test_an_outline_is_where_the_probability_reaches_the_level():
     index = np.stack(np.meshgrid(np.arange(61), np.arange(51), indexing="ij"), axis=-1)
     middle = np.array([12.0, 20.0])
     probability = 1 - np.linalg.norm(grid.world(index) - middle, axis=-1) / 12
-    numbers = np.array([float(x) for x in re.findall(r"-?[\d.]+(?:e-?\d+)?", outline_path(probability, grid, 0.5))])
-    np.testing.assert_allclose(np.linalg.norm(numbers.reshape(-1, 2) - middle, axis=1), 6.0, atol=0.05)
+    numbers = np.array(
+        [float(x) for x in re.findall(r"-?[\d.]+(?:e-?\d+)?", outline_path(probability, grid, 0.5))]
+    )
+    np.testing.assert_allclose(
+        np.linalg.norm(numbers.reshape(-1, 2) - middle, axis=1), 6.0, atol=0.05
+    )
 
 
-@pytest.mark.parametrize("points", [np.zeros((1, 3)), np.array([[0.0, 0, 0], [5.0, 0, 0]]), np.zeros((3, 2))])
+@pytest.mark.parametrize(
+    "points", [np.zeros((1, 3)), np.array([[0.0, 0, 0], [5.0, 0, 0]]), np.zeros((3, 2))]
+)
 def test_a_box_around_points_that_are_flat_or_one_has_room(points):
     box = box_around(points)
     grid = box_grid(box)

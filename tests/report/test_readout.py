@@ -1,4 +1,5 @@
-"""What a click shows: splines that agree with the posterior, with the maps, and with themselves on any grid."""
+"""What a click shows: splines that agree with the posterior, with the maps, and with themselves on
+any grid."""
 
 import dataclasses
 import json
@@ -26,7 +27,9 @@ def whole(d):
 def test_it_agrees_with_the_posterior_where_nobody_looked(d):
     reg, grid = whole(d)
     seen = readout(maps(reg, grid))
-    points = grid.world(np.random.default_rng(5).uniform(0, 1, (50, d)) * (np.array(grid.shape) - 1))
+    points = grid.world(
+        np.random.default_rng(5).uniform(0, 1, (50, d)) * (np.array(grid.shape) - 1)
+    )
     pre = reg.posterior.inverse(points).mean
     there = reg.posterior.predict(pre)
     values = seen.at(points)
@@ -74,7 +77,8 @@ def test_its_document_is_json_and_says_the_shape_of_what_comes_apart():
     seen = readout(maps(reg, grid))
     document = json.loads(json.dumps(seen.document))
     assert np.prod(document["shape"]) * 4 == len(seen.coefficients.tobytes())
-    assert [len(knots) - degree - 1 for knots, degree in zip(document["knots"], document["degrees"], strict=True)] == (
-        document["shape"][:-1]
-    )
+    assert [
+        len(knots) - degree - 1
+        for knots, degree in zip(document["knots"], document["degrees"], strict=True)
+    ] == (document["shape"][:-1])
     assert dataclasses.is_dataclass(seen)

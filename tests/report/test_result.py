@@ -20,9 +20,9 @@ def test_the_page_is_made_again_from_the_folder_alone(copied, volume_result):
     ended = kunita_command("report", copied, "--json")
     assert ended.status == ExitStatus.DONE
     assert json.loads(ended.out)["out"] == str(copied / "report.html")
-    assert (copied / "report.html").read_text(encoding="utf-8") == (volume_result / "report.html").read_text(
-        encoding="utf-8"
-    )
+    assert (copied / "report.html").read_text(encoding="utf-8") == (
+        volume_result / "report.html"
+    ).read_text(encoding="utf-8")
 
 
 def test_an_old_page_is_replaced_and_another_file_is_not(copied, tmp_path):
@@ -49,7 +49,9 @@ def test_without_its_image_a_result_has_a_page_of_planes_and_says_why(copied, ca
     assert 'class="stage volume"' in (copied / "report.html").read_text(encoding="utf-8")
 
 
-def test_an_image_that_has_changed_is_not_shown_as_the_one_that_was_registered(copied, case, tmp_path):
+def test_an_image_that_has_changed_is_not_shown_as_the_one_that_was_registered(
+    copied, case, tmp_path
+):
     summary = json.loads((copied / "summary.json").read_text(encoding="utf-8"))
     other = shutil.copy(case / "moving.nii.gz", tmp_path / "fixed.nii.gz")
     summary["inputs"]["fixed_image"]["path"] = str(other)
@@ -115,9 +117,13 @@ def test_a_summary_that_is_damaged_is_refused(copied):
 def test_a_file_whose_name_is_no_text_is_registered_all_the_same(case, tmp_path):
     odd = tmp_path / os.fsdecode(b"m\xe9ving.mrk.json")
     shutil.copy(case / "moving.mrk.json", odd)
-    ended = kunita_command("register", odd, case / "fixed.mrk.json", "--out", tmp_path / "r", *KERNEL)
+    ended = kunita_command(
+        "register", odd, case / "fixed.mrk.json", "--out", tmp_path / "r", *KERNEL
+    )
     assert ended.status == ExitStatus.DONE, ended.err
-    assert "m\N{REPLACEMENT CHARACTER}ving" in (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+    assert "m\N{REPLACEMENT CHARACTER}ving" in (tmp_path / "r" / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_folder_without_a_result_is_refused_in_one_line(tmp_path):

@@ -1,4 +1,5 @@
-"""Volumes that a page carries: at the right place, of a bounded size, with outlines where the borders are."""
+"""Volumes that a page carries: at the right place, of a bounded size, with outlines where the
+borders are."""
 
 import gzip
 
@@ -9,7 +10,15 @@ import pytest
 from kunita.data.image import Grid, Image
 from kunita.outputs.layers import Layers
 from kunita.outputs.maps import maps, summarise
-from kunita.report.volumes import BORDERS, coarse, grey_window, outlined, scale_top, spanning, volumes
+from kunita.report.volumes import (
+    BORDERS,
+    coarse,
+    grey_window,
+    outlined,
+    scale_top,
+    spanning,
+    volumes,
+)
 from problems import grid_around, registered
 
 
@@ -33,7 +42,10 @@ def test_blocks_are_few_enough_and_their_middles_are_where_the_affine_says(shape
 
 def test_a_linear_image_stays_the_same_linear_image():
     """Averaging moves nothing: a coarse voxel holds the value of the place where it is."""
-    grid = Grid((31, 26, 18), np.array([[0.9, 0.1, 0, 4], [-0.1, 1.1, 0, -3], [0, 0, 2.0, 7], [0, 0, 0, 1.0]]))
+    grid = Grid(
+        (31, 26, 18),
+        np.array([[0.9, 0.1, 0, 4], [-0.1, 1.1, 0, -3], [0, 0, 2.0, 7], [0, 0, 0, 1.0]]),
+    )
     index = np.stack(np.meshgrid(*map(np.arange, grid.shape), indexing="ij"), axis=-1)
     slope = np.array([1.0, -2.0, 0.5])
     blocks = coarse(grid, 1500)
@@ -56,7 +68,9 @@ def test_a_spanning_lattice_goes_from_the_first_voxel_to_the_last(shape):
     lattice, affine = spanning(grid, 5000)
     assert np.prod([len(axis) for axis in lattice]) <= 5000
     last = np.array([len(axis) - 1 for axis in lattice])
-    np.testing.assert_allclose(affine[:3, :3] @ last + affine[:3, 3], grid.world(np.array(shape) - 1.0))
+    np.testing.assert_allclose(
+        affine[:3, :3] @ last + affine[:3, 3], grid.world(np.array(shape) - 1.0)
+    )
 
 
 @pytest.mark.grids
@@ -64,7 +78,9 @@ def test_the_volumes_are_nifti_on_the_fixed_grid_with_the_values_they_show():
     reg, grid = registered(3), grid_around(np.eye(3))
     data = np.random.default_rng(0).uniform(10, 500, grid.shape)
     found = maps(reg, grid)
-    layers = Layers(Image(data, grid.affine), Image(data[::-1], grid.affine), Image(data / 500, grid.affine))
+    layers = Layers(
+        Image(data, grid.affine), Image(data[::-1], grid.affine), Image(data / 500, grid.affine)
+    )
     made = {volume.name: volume for volume in volumes(found, layers)}
     assert list(made) == ["fixed", "warped", "radius", "label"]
     for volume in made.values():
@@ -72,12 +88,18 @@ def test_the_volumes_are_nifti_on_the_fixed_grid_with_the_values_they_show():
     np.testing.assert_allclose(opened(made["fixed"]).affine, grid.affine, atol=1e-5)
     low, high = grey_window(data)
     step = (high - low) / 255
-    np.testing.assert_allclose(opened(made["fixed"]).get_fdata(), np.clip(data, low, high), atol=step)
+    np.testing.assert_allclose(
+        opened(made["fixed"]).get_fdata(), np.clip(data, low, high), atol=step
+    )
     radius, top = opened(made["radius"]), made["radius"].top
-    index = np.stack(np.meshgrid(*map(np.arange, radius.shape), indexing="ij"), axis=-1).reshape(-1, 3)
+    index = np.stack(np.meshgrid(*map(np.arange, radius.shape), indexing="ij"), axis=-1).reshape(
+        -1, 3
+    )
     places = grid.index(Grid(radius.shape, radius.affine).world(index))
     assert places.min() > -1e-3
-    assert np.all(places.max(axis=0) > np.array(grid.shape) - 1.001)  # from the first voxels to the last
+    assert np.all(
+        places.max(axis=0) > np.array(grid.shape) - 1.001
+    )  # from the first voxels to the last
     exact = summarise("radius", found.field.at(places)[:, 3:9]).reshape(radius.shape)
     np.testing.assert_allclose(radius.get_fdata(), np.clip(exact, 0, top), atol=top / 255)
 

@@ -1,7 +1,9 @@
-"""ANTsPy: `fit_transform_to_paired_points`, B-spline fields composed until the landmarks meet, with its own defaults.
+"""ANTsPy: `fit_transform_to_paired_points`, B-spline fields composed until the landmarks meet, with
+its own defaults.
 
-ANTs' transforms map *fixed* points to moving space, since they are made to resample images; to map our moving points to
-fixed space the two sets change places. There is no noise or kernel to set: the B-spline mesh of the domain regularises.
+ANTs' transforms map *fixed* points to moving space, since they are made to resample images; to map
+our moving points to fixed space the two sets change places. There is no noise or kernel to set: the
+B-spline mesh of the domain regularises.
 """
 
 import functools
@@ -17,7 +19,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from trial import PointMap, Problem, main
 
 MARGIN = 0.2
-"""Of the domain beyond the judged box, as a part of its side: the fields vanish at the domain's edge."""
+"""Of the domain beyond the judged box, as a part of its side: the fields vanish at the domain's
+edge."""
 
 VOXELS = 96
 """Along each side of the domain."""

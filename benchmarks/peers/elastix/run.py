@@ -1,8 +1,10 @@
-"""Elastix: a B-spline transform that minimises the distance of corresponding points, on a blank image.
+"""Elastix: a B-spline transform that minimises the distance of corresponding points, on a blank
+image.
 
-The usual way to give elastix landmarks. It has neither kernel nor noise: the spacing of the B-spline grid regularises.
-Its optimiser wants a metric with samples before one of points, hence the bending energy with weight 0. Elastix maps
-*fixed* points to moving space, so the two sets change places here.
+The usual way to give elastix landmarks. It has neither kernel nor noise: the spacing of the
+B-spline grid regularises. Its optimiser wants a metric with samples before one of points, hence the
+bending energy with weight 0. Elastix maps *fixed* points to moving space, so the two sets change
+places here.
 """
 
 import functools
@@ -40,7 +42,10 @@ def parameters(problem: Problem) -> itk.ParameterObject:
     """Elastix's own B-spline parameters, one resolution, the points' distance as metric."""
     spacing = float((problem.high - problem.low)[0]) / KNOTS
     chosen = itk.ParameterObject.GetDefaultParameterMap("bspline", 1, spacing)
-    chosen["Metric"] = ["TransformBendingEnergyPenalty", "CorrespondingPointsEuclideanDistanceMetric"]
+    chosen["Metric"] = [
+        "TransformBendingEnergyPenalty",
+        "CorrespondingPointsEuclideanDistanceMetric",
+    ]
     chosen["Metric0Weight"], chosen["Metric1Weight"] = ["0.0"], ["1.0"]
     chosen["WriteResultImage"] = ["false"]
     whole = itk.ParameterObject.New()

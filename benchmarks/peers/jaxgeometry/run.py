@@ -1,7 +1,9 @@
-"""Jax Geometry: the logarithm on its manifold of LDDMM landmarks, i.e. shooting with BFGS until the landmarks meet.
+"""Jax Geometry: the logarithm on its manifold of LDDMM landmarks, i.e. shooting with BFGS until the
+landmarks meet.
 
-Its loss is the misfit alone: the landmarks are matched exactly as far as a hundred iterations go, so the noise cannot
-be given. Geodesics are integrated with its default of a hundred Euler steps; it works in 64 bits as ours does.
+Its loss is the misfit alone: the landmarks are matched exactly as far as a hundred iterations go,
+so the noise cannot be given. Geodesics are integrated with its default of a hundred Euler steps; it
+works in 64 bits as ours does.
 """
 
 import sys
@@ -61,7 +63,14 @@ def carried(problem: Problem, states: np.ndarray, points: np.ndarray) -> np.ndar
     def move(z: np.ndarray) -> np.ndarray:
         for q, p in states:
             square = np.sum(z**2, axis=1)[:, None] + np.sum(q**2, axis=1) - 2 * z @ q.T
-            z = z + problem.amplitude**2 * np.exp(-square / (2 * problem.length_scale**2)) @ p * T / n_steps
+            z = (
+                z
+                + problem.amplitude**2
+                * np.exp(-square / (2 * problem.length_scale**2))
+                @ p
+                * T
+                / n_steps
+            )
         return z
 
     return in_chunks(move, points, CHUNK)

@@ -1,4 +1,6 @@
-"""Kunita itself, run as the peers are: the fit with its posterior, and the covariance at every landmark."""
+"""Kunita itself, run as the peers are: the fit with its posterior, and the covariance at every
+landmark.
+"""
 
 import sys
 from collections.abc import Callable
@@ -8,9 +10,9 @@ import numpy as np
 
 import kunita
 from kunita.evaluation import prepare
+from kunita.jaxrun.threads import in_order
 from kunita.outputs.dense import slabs
 from kunita.outputs.maps import maps
-from kunita.threads import in_order
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -20,11 +22,15 @@ from trial import PointMap, Problem, main
 def register(problem: Problem, align: str) -> "kunita.Registration":
     """The registration with the problem's own kernel and noise."""
     kernel = kunita.Gaussian(problem.length_scale, problem.amplitude)
-    return kunita.register(problem.moving, problem.fixed, kernel=kernel, noise=problem.noise, align=align)
+    return kunita.register(
+        problem.moving, problem.fixed, kernel=kernel, noise=problem.noise, align=align
+    )
 
 
 def fit(align: str) -> Callable[[Problem], PointMap]:
-    """Register and predict the landmarks with their covariances: what the peers do not give is in the time."""
+    """Register and predict the landmarks with their covariances: what the peers do not give is in
+    the time.
+    """
 
     def fitted(problem: Problem) -> PointMap:
         posterior = register(problem, align).posterior
@@ -35,13 +41,17 @@ def fit(align: str) -> Callable[[Problem], PointMap]:
 
 
 def predict(problem: Problem, points: np.ndarray) -> Callable[[], object]:
-    """Mean and 3 × 3 covariance, in the form and precision that maps are made with, its preparation included."""
+    """Mean and 3 × 3 covariance, in the form and precision that maps are made with, its preparation
+    included.
+    """
     posterior = register(problem, "none").posterior
     return lambda: prepare(posterior, "float32").predict(points)
 
 
 def maps_on_grid(problem: Problem, points: np.ndarray) -> Callable[[], object]:
-    """Where every voxel comes from, its Jacobian and covariance: as `kunita register` computes them for an image."""
+    """Where every voxel comes from, its Jacobian and covariance: as `kunita register` computes them
+    for an image.
+    """
     del points
     reg, spacing = register(problem, "none"), problem.spacing
     affine = np.diag([*spacing, 1.0])
@@ -50,7 +60,10 @@ def maps_on_grid(problem: Problem, points: np.ndarray) -> Callable[[], object]:
 
     def evaluate() -> None:
         found = maps(reg, grid)
-        several = lambda slab: [found.pull_back.origins(slab), *(found.on(slab, what) for what in ("cov", "jacobian"))]
+        several = lambda slab: [
+            found.pull_back.origins(slab),
+            *(found.on(slab, what) for what in ("cov", "jacobian")),
+        ]
         for _ in in_order(several, slabs(grid)):
             pass
 

@@ -1,8 +1,9 @@
-"""SciPy's radial basis functions and scikit-learn's Gaussian process: interpolation of displacements, for orientation.
+"""SciPy's radial basis functions and scikit-learn's Gaussian process: interpolation of
+displacements, for orientation.
 
-Neither knows of diffeomorphisms, so a map may fold; no integration, no iteration: one linear system. The Gaussian
-process, and the Gaussian basis functions with its ridge, have our kernel and noise; thin-plate splines have neither and
-pass through the landmarks.
+Neither knows of diffeomorphisms, so a map may fold; no integration, no iteration: one linear
+system. The Gaussian process, and the Gaussian basis functions with its ridge, have our kernel and
+noise; thin-plate splines have neither and pass through the landmarks.
 """
 
 import sys
@@ -24,11 +25,15 @@ CHUNK = 2**16
 
 def thin_plate(problem: Problem) -> RBFInterpolator:
     """Interpolation by thin-plate splines."""
-    return RBFInterpolator(problem.moving, problem.fixed - problem.moving, kernel="thin_plate_spline")
+    return RBFInterpolator(
+        problem.moving, problem.fixed - problem.moving, kernel="thin_plate_spline"
+    )
 
 
 def gaussian(problem: Problem) -> RBFInterpolator:
-    """The mean of Gaussian process regression: the ridge is (noise/amplitude)², and no polynomial is added."""
+    """The mean of Gaussian process regression: the ridge is (noise/amplitude)², and no polynomial
+    is added.
+    """
     return RBFInterpolator(
         problem.moving,
         problem.fixed - problem.moving,
@@ -64,7 +69,9 @@ def regressed(problem: Problem) -> PointMap:
     return lambda points: points + in_chunks(process.predict, points, CHUNK)
 
 
-def splined_grid(make: Callable[[Problem], RBFInterpolator]) -> Callable[[Problem, np.ndarray], Callable[[], object]]:
+def splined_grid(
+    make: Callable[[Problem], RBFInterpolator],
+) -> Callable[[Problem, np.ndarray], Callable[[], object]]:
     """Basis functions on many points."""
 
     def prepare(problem: Problem, points: np.ndarray) -> Callable[[], object]:

@@ -1,8 +1,9 @@
-"""scikit-shapes: its extrinsic (LDDMM) deformation with the points' squared distance as loss, on KeOps kernels.
+"""scikit-shapes: its extrinsic (LDDMM) deformation with the points' squared distance as loss, on
+KeOps kernels.
 
-The same energy as ours up to a factor: with a kernel of unit amplitude the flow's energy has weight 2·noise²/amplitude²
-beside the squared distances. Ten Runge–Kutta steps; its L-BFGS takes twenty iterations a step, a hundred in all. It
-works in 32 bits.
+The same energy as ours up to a factor: with a kernel of unit amplitude the flow's energy has weight
+2·noise²/amplitude² beside the squared distances. Ten Runge–Kutta steps; its L-BFGS takes twenty
+iterations a step, a hundred in all. It works in 32 bits.
 """
 
 import sys
@@ -27,7 +28,11 @@ CHUNK = 8000
 def model(problem: Problem, control_points: bool) -> skshapes.ExtrinsicDeformation:
     """The flow, carried by the shape's own points or by others."""
     return skshapes.ExtrinsicDeformation(
-        n_steps=STEPS, kernel="gaussian", scale=problem.length_scale, control_points=control_points, solver="rk4"
+        n_steps=STEPS,
+        kernel="gaussian",
+        scale=problem.length_scale,
+        control_points=control_points,
+        solver="rk4",
     )
 
 

@@ -1,8 +1,9 @@
 """Plain LDDMM shooting in PyTorch: what a practised user writes in an afternoon.
 
-The same Hamiltonian system and energy as ours, H(q, p₀) + ½|φ₁(x) − f|²/noise², ten Euler steps as is usual, gradients
-by automatic differentiation through them, L-BFGS with a strong Wolfe line search from p₀ = 0 in 64 bits. *plain*
-searches over the momenta themselves, as is usual too; *whitened* over w with p₀ = L⁻ᵀw, K = LLᵀ.
+The same Hamiltonian system and energy as ours, H(q, p₀) + ½|φ₁(x) − f|²/noise², ten Euler steps as
+is usual, gradients by automatic differentiation through them, L-BFGS with a strong Wolfe line
+search from p₀ = 0 in 64 bits. *plain* searches over the momenta themselves, as is usual too;
+*whitened* over w with p₀ = L⁻ᵀw, K = LLᵀ.
 """
 
 import contextlib
@@ -21,16 +22,19 @@ from trial import PointMap, Problem, in_chunks, main
 STEPS = 10
 ITERATIONS = 100
 ENOUGH, PATIENCE = 1e-3, 5
-"""The search ends when so many shootings have not lowered the energy, a negative log-density, by that much."""
+"""The search ends when so many shootings have not lowered the energy, a negative log-density, by
+that much."""
 
 CHUNK = 8000
 """Points carried at once."""
 
 FEW = 500
-"""Fewer landmarks than this are faster with one thread: the others' waiting costs more than they help."""
+"""Fewer landmarks than this are faster with one thread: the others' waiting costs more than they
+help."""
 
 JITTER = 1e-9
-"""Relative to the kernel's variance, so that the Gram matrix of close landmarks has a Cholesky factor."""
+"""Relative to the kernel's variance, so that the Gram matrix of close landmarks has a Cholesky
+factor."""
 
 State = tuple[torch.Tensor, ...]
 ended: list[str] = []
@@ -44,11 +48,15 @@ def gram(problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The kernel's matrix for unit amplitude, its exponent −|x − y|²/2σ² as a single product."""
     s, t = (z / (2**0.5 * problem.length_scale) for z in (x, y))
     square, one = lambda z: (z**2).sum(1, keepdim=True), lambda z: torch.ones_like(z[:, :1])
-    return torch.exp(torch.cat([2 * s, -square(s), -one(s)], 1) @ torch.cat([t, one(t), square(t)], 1).T)
+    return torch.exp(
+        torch.cat([2 * s, -square(s), -one(s)], 1) @ torch.cat([t, one(t), square(t)], 1).T
+    )
 
 
 def rates(problem: Problem, q: torch.Tensor, p: torch.Tensor, *others: torch.Tensor) -> State:
-    """Velocities of the landmarks and of other points, and the forces q̇ = Kp, ṗᵢ = Σⱼ kᵢⱼ(pᵢ·pⱼ)(qᵢ − qⱼ)/σ²."""
+    """Velocities of the landmarks and of other points, and the forces q̇ = Kp, ṗᵢ = Σⱼ
+    kᵢⱼ(pᵢ·pⱼ)(qᵢ − qⱼ)/σ².
+    """
     k, scaled = gram(problem, q, q), problem.amplitude**2 * p
     w = k * (p @ scaled.T / problem.length_scale**2)
     force = w.sum(1, keepdim=True) * q - w @ q
@@ -58,7 +66,9 @@ def rates(problem: Problem, q: torch.Tensor, p: torch.Tensor, *others: torch.Ten
 def shoot(problem: Problem, *state: torch.Tensor) -> State:
     """Carry landmarks, momenta and other points from time 0 to 1."""
     for _ in range(STEPS):
-        state = tuple(s + rate / STEPS for s, rate in zip(state, rates(problem, *state), strict=True))
+        state = tuple(
+            s + rate / STEPS for s, rate in zip(state, rates(problem, *state), strict=True)
+        )
     return state
 
 
@@ -82,7 +92,9 @@ def fit(problem: Problem, whitened: bool) -> PointMap:
 def least(function: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor) -> torch.Tensor:
     """Where a function is least, by L-BFGS."""
     w = start.clone().requires_grad_()
-    search = torch.optim.LBFGS([w], max_iter=ITERATIONS, tolerance_change=0.0, line_search_fn="strong_wolfe")
+    search = torch.optim.LBFGS(
+        [w], max_iter=ITERATIONS, tolerance_change=0.0, line_search_fn="strong_wolfe"
+    )
     tried = [(torch.inf, start)]
 
     def closure() -> torch.Tensor:
@@ -90,7 +102,10 @@ def least(function: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor)
         value = function(w)
         value.backward()
         tried.append((value.item(), w.detach().clone()))
-        if min(v for v, _ in tried[-PATIENCE:]) > min(v for v, _ in tried[:-PATIENCE] or tried[:1]) - ENOUGH:
+        if (
+            min(v for v, _ in tried[-PATIENCE:])
+            > min(v for v, _ in tried[:-PATIENCE] or tried[:1]) - ENOUGH
+        ):
             raise SettledError
         return value
 
@@ -115,6 +130,9 @@ def carried(problem: Problem, q: torch.Tensor, p: torch.Tensor, points: np.ndarr
 
 if __name__ == "__main__":
     main(
-        {"plain": functools.partial(fit, whitened=False), "whitened": functools.partial(fit, whitened=True)},
+        {
+            "plain": functools.partial(fit, whitened=False),
+            "whitened": functools.partial(fit, whitened=True),
+        },
         note=lambda: ended[0],
     )

@@ -1,8 +1,10 @@
-"""Leave-one-out by refits: every landmark predicted by a registration that never saw it (`fig:loo` of [wassermann:14]).
+"""Leave-one-out by refits: every landmark predicted by a registration that never saw it (`fig:loo`
+of [wassermann:14]).
 
-Another number of landmarks is another program to compile. So what is left of n landmarks is fitted as N ≥ n rows: a
-landmark listed k times, each time with k times its covariance, says exactly as much as once. One program then serves
-all refits of a whole cohort, and nothing is approximated: no landmark is merely made vague.
+Another number of landmarks is another program to compile. So what is left of n landmarks is fitted
+as N ≥ n rows: a landmark listed k times, each time with k times its covariance, says exactly as
+much as once. One program then serves all refits of a whole cohort, and nothing is approximated: no
+landmark is merely made vague.
 """
 
 import dataclasses
@@ -21,17 +23,18 @@ from kunita.inference.path_space import PathSpace
 from kunita.inference.problem import Step
 from kunita.inference.solve import solve_observed
 from kunita.inference.trend import determined_trend
+from kunita.jaxrun.doors import door, to_numpy
 from kunita.kernels import AbstractKernel, Gaussian
 from kunita.observations import LandmarkObservations
 from kunita.posterior import Posterior, posterior_from_fit
-from kunita.precision import door, to_numpy
 from kunita.registration import Registration, register
 
 STILL = Gaussian(100.0, 1e-3)
 """A prior that allows next to no deformation: what is left is the alignment alone."""
 
 ROOM = 4.0
-"""By so much the energy of a refit may drift more than that of the fit of all landmarks before it needs more steps."""
+"""By so much the energy of a refit may drift more than that of the fit of all landmarks before it
+needs more steps."""
 
 LEAST_OTHERS = 2
 """With fewer other cases to learn from, a case's own parameters are used."""
@@ -60,7 +63,9 @@ class Rows:
     def landmarks(self, landmarks: Landmarks) -> Landmarks:
         """The rows of a set, nameless: they are paired by their order."""
         known = landmarks.covariances is not None
-        return Landmarks(landmarks.points[self.which], None, self.covariances(landmarks) if known else None)
+        return Landmarks(
+            landmarks.points[self.which], None, self.covariances(landmarks) if known else None
+        )
 
     def covariances(self, landmarks: Landmarks) -> np.ndarray:
         """(N, d, d), zero for landmarks that count as exact."""
@@ -94,21 +99,27 @@ def register_rows(
     align: str = "rigid",
     model: str = "endpoint",
 ) -> Registration:
-    """`register`, in so many rows where the landmarks know their noise (else as they are: it is then estimated).
+    """`register`, in so many rows where the landmarks know their noise (else as they are: it is
+    then estimated).
 
-    Quietly: what it would warn of is in the result's `warnings`, and a caller with thousands of fits counts it.
+    Quietly: what it would warn of is in the result's `warnings`, and a caller with thousands of
+    fits counts it.
     """
     if moving.covariances is not None or fixed.covariances is not None:
         rows = Rows.of(np.arange(len(moving)), num_rows)
         moving, fixed = rows.landmarks(moving), rows.landmarks(fixed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KunitaWarning)
-        return register(moving, fixed, kernel=kernel, length_scale=length_scale, align=align, model=model)
+        return register(
+            moving, fixed, kernel=kernel, length_scale=length_scale, align=align, model=model
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LeftOut:
-    """A landmark as predicted without it: (d,) mean and (d, d) covariance; and the noise of its own, (d, d)."""
+    """A landmark as predicted without it: (d,) mean and (d, d) covariance; and the noise of its
+    own, (d, d).
+    """
 
     mean: np.ndarray
     covariance: np.ndarray
@@ -152,14 +163,18 @@ class Refit:
         return self.all_left_out(moving, fixed)[0]
 
     def all_left_out(self, moving: Landmarks, fixed: Landmarks) -> tuple[LeftOut, ...]:
-        """Every landmark that was left out, each by itself: how their errors go together is not asked."""
+        """Every landmark that was left out, each by itself: how their errors go together is not
+        asked.
+        """
         noise = noise_in_fixed_space(self.jacobians, moving.take(self.left), fixed.take(self.left))
         means, covariances = np.asarray(self.predicted.mean), np.asarray(self.predicted.covariance)
         return tuple(LeftOut(*each) for each in zip(means, covariances, noise, strict=True))
 
 
 def noise_in_fixed_space(jacobians: np.ndarray, moving: Landmarks, fixed: Landmarks) -> np.ndarray:
-    """(n, d, d) the noise of both sides where fixed landmarks are: D + J D_m Jᵀ, J the Jacobian of the whole map."""
+    """(n, d, d) the noise of both sides where fixed landmarks are: D + J D_m Jᵀ, J the Jacobian of
+    the whole map.
+    """
     noise = np.zeros_like(jacobians) if fixed.covariances is None else fixed.covariances
     if moving.covariances is None:
         return noise
@@ -172,7 +187,8 @@ def refits(
     """Leave out each landmark in turn and fit the others again, kernel and noise as they are.
 
     Args:
-        full: what `register_rows` made of all landmarks, with at least as many rows: where each refit starts.
+        full: what `register_rows` made of all landmarks, with at least as many rows: where each
+            refit starts.
         moving, fixed: the landmarks once each, with their covariances (on one side at least).
         elsewhere: (n, d) a further point for each landmark, to be predicted without it too.
     """
@@ -198,7 +214,9 @@ def refits_without(
     lefts: Sequence[Sequence[int] | np.ndarray],
     elsewhere: np.ndarray | None = None,
 ) -> Iterator[Refit]:
-    """Fit all landmarks but some, for each of several choices: in batches, and alone where that does not converge."""
+    """Fit all landmarks but some, for each of several choices: in batches, and alone where that
+    does not converge.
+    """
     questions = [Question.of(moving, np.asarray(left, dtype=int), elsewhere) for left in lefts]
     for question in questions:
         _refuse_undetermined(full, moving, question.kept(len(moving)))
@@ -207,14 +225,18 @@ def refits_without(
     lanes = [starts.lane(question, most) for question in questions]
     for question, lane, found in zip(questions, lanes, starts.refitted(lanes), strict=True):
         if found is not None and found.converged:
-            yield question.answered(found.posterior, True, found.mean, found.covariance, found.jacobians)
+            yield question.answered(
+                found.posterior, True, found.mean, found.covariance, found.jacobians
+            )
         else:
             yield refit_alone(full, lane, question)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Question:
-    """Landmarks to leave out, (k,), and points to predict, (m, d): these landmarks, and further ones if any."""
+    """Landmarks to leave out, (k,), and points to predict, (m, d): these landmarks, and further
+    ones if any.
+    """
 
     left: np.ndarray
     points: np.ndarray
@@ -229,18 +251,31 @@ class Question:
         return np.setdiff1d(np.arange(num_landmarks), self.left)
 
     def answered(
-        self, posterior: Posterior, converged: bool, means: np.ndarray, covariances: np.ndarray, jacobians: np.ndarray
+        self,
+        posterior: Posterior,
+        converged: bool,
+        means: np.ndarray,
+        covariances: np.ndarray,
+        jacobians: np.ndarray,
     ) -> Refit:
         """With what is said of these points, in their order."""
         k, m = len(self.left), len(self.points)
         left = tuple(int(i) for i in self.left)
         elsewhere = means[k:m] if m > k else None
-        return Refit(left, posterior, converged, GaussianPoints(means[:k], covariances[:k]), jacobians[:k], elsewhere)
+        return Refit(
+            left,
+            posterior,
+            converged,
+            GaussianPoints(means[:k], covariances[:k]),
+            jacobians[:k],
+            elsewhere,
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Starts:
-    """Where the refits of a case start: at the fit of all its landmarks, a step to first order away from it.
+    """Where the refits of a case start: at the fit of all its landmarks, a step to first order away
+    from it.
 
     Args:
         full: that fit.
@@ -263,9 +298,11 @@ class Starts:
         num_rows = bucket(len(self.moving) - 1)
         which = Rows.of(question.kept(len(self.moving)), num_rows)
         observed = LandmarkObservations(
-            self.moving.points[which.which], self.fixed.points[which.which] - self.full.posterior.origin,
-            which.covariances(self.fixed), which.covariances(self.moving),
-        )  # fmt: skip
+            self.moving.points[which.which],
+            self.fixed.points[which.which] - self.full.posterior.origin,
+            which.covariances(self.fixed),
+            which.covariances(self.moving),
+        )
         momenta, beta = self._first(question.left)
         step = Step(beta, np.zeros_like(observed.moving))
         missing = num_points(most_points, num_rows) - len(question.points)
@@ -273,16 +310,22 @@ class Starts:
         return Lane(observed, which.split(momenta), step, points)
 
     def _first(self, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(n, d) momenta of the landmarks, none of those that are left out, and the change of the alignment."""
+        """(n, d) momenta of the landmarks, none of those that are left out, and the change of the
+        alignment.
+        """
         if self.influence is None:
-            return np.zeros(self.moving.points.shape), np.zeros(len(self.full.posterior.trend.generators))
+            return np.zeros(self.moving.points.shape), np.zeros(
+                len(self.full.posterior.trend.generators)
+            )
         listed = Rows.of(np.arange(len(self.moving)), len(self.full.moving))
         step = self.influence.without(np.flatnonzero(np.isin(listed.which, left)))
         momenta = np.asarray(self.full.posterior.trajectory.momenta[0]) + step.momenta
         return listed.collected(momenta, len(self.moving)), np.asarray(step.beta)
 
     def refitted(self, lanes: Sequence[Lane]) -> Iterator[Refitted | None]:
-        """The lanes in batches; nothing where control points carry the momenta, which is for the whole search."""
+        """The lanes in batches; nothing where control points carry the momenta, which is for the
+        whole search.
+        """
         found = self.full.posterior
         if not isinstance(found.linear, PathSpace):
             return iter([None] * len(lanes))
@@ -291,7 +334,9 @@ class Starts:
 
 
 def _num_steps(full: Registration) -> int:
-    """Time steps for refits: those of the fit of all landmarks, more where its drift leaves them no room."""
+    """Time steps for refits: those of the fit of all landmarks, more where its drift leaves them no
+    room.
+    """
     trajectory = full.posterior.trajectory
     if not trajectory.num_steps:
         return 0
@@ -303,18 +348,24 @@ def refit_alone(full: Registration, lane: Lane, question: Question) -> Refit:
     """A refit by the whole search, from the same start."""
     found = full.posterior
     alignment = to_numpy(found.trend.move(found.alignment, lane.step.beta))
-    fit, settled = solve_observed(lane.observed, full.kernel, found.trend, alignment, full.model, lane.momenta)
+    fit, settled = solve_observed(
+        lane.observed, full.kernel, found.trend, alignment, full.model, lane.momenta
+    )
     posterior = to_numpy(posterior_from_fit(fit, found.origin, full.model))
     at = posterior.predict(question.points)
     jacobians = np.broadcast_to(posterior.alignment.matrix, at.covariance.shape)
     if posterior.model != "small":  # which carries noise with the alignment alone, to its order
         jacobians = np.asarray(posterior.jacobian(question.points))
     ended = bool(fit.converged and settled)
-    return dataclasses.replace(question.answered(posterior, ended, at.mean, at.covariance, jacobians), alone=True)
+    return dataclasses.replace(
+        question.answered(posterior, ended, at.mean, at.covariance, jacobians), alone=True
+    )
 
 
 def _refuse_undetermined(full: Registration, moving: Landmarks, kept: np.ndarray) -> None:
-    """Refuse to fit landmarks that no longer determine the alignment: every number would be rounding."""
+    """Refuse to fit landmarks that no longer determine the alignment: every number would be
+    rounding.
+    """
     aligned = np.asarray(full.posterior.alignment(moving.points))
     _, before = determined_trend(full.align, _stand_ins(aligned))
     _, after = determined_trend(full.align, _stand_ins(aligned[kept]))
@@ -327,16 +378,22 @@ def _refuse_undetermined(full: Registration, moving: Landmarks, kept: np.ndarray
 
 
 def _stand_ins(points: np.ndarray) -> np.ndarray:
-    """A few centred points with the moments of all: what an alignment asks of them, thousands of times for a cohort."""
-    root = np.linalg.qr(points - points.mean(axis=0), mode="r") * np.sqrt(min(points.shape) / len(points))
+    """A few centred points with the moments of all: what an alignment asks of them, thousands of
+    times for a cohort.
+    """
+    root = np.linalg.qr(points - points.mean(axis=0), mode="r") * np.sqrt(
+        min(points.shape) / len(points)
+    )
     return np.concatenate([root, -root])
 
 
 def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray) -> GaussianPoints:
-    """Leave-one-out in closed form, from the posterior at the landmarks: m − C(D − C)⁻¹(f − m), C + C(D − C)⁻¹C.
+    """Leave-one-out in closed form, from the posterior at the landmarks: m − C(D − C)⁻¹(f − m), C +
+    C(D − C)⁻¹C.
 
-    Takes one observation f = m + … with noise D out of a Gaussian N(m, C) again: what `Posterior.leave_one_out` says,
-    without asking how often a landmark is listed. Exact for a linear model, first order around the fit otherwise.
+    Takes one observation f = m + … with noise D out of a Gaussian N(m, C) again: what
+    `Posterior.leave_one_out` says, without asking how often a landmark is listed. Exact for a
+    linear model, first order around the fit otherwise.
     """
     mean, cov = np.asarray(at_landmarks.mean), np.asarray(at_landmarks.covariance)
     gain = cov @ np.linalg.inv(noise - cov)
@@ -346,7 +403,8 @@ def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray
 def closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> tuple[LeftOut, ...]:
     """Leave-one-out of a registration without refits, to first order, whatever its rows.
 
-    With the noise that the fit itself used: any other, however near, can be less than the posterior's own covariance.
+    With the noise that the fit itself used: any other, however near, can be less than the
+    posterior's own covariance.
     """
     n = len(moving)
     for i in range(n):
@@ -357,18 +415,20 @@ def closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> tupl
     return tuple(LeftOut(*each) for each in zip(found.mean, found.covariance, noise, strict=True))
 
 
-# -------------------------------------------------------------------------------- parameters learned on other patients
+# ------------------------------------------------------------- parameters learned on other patients
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """What the evidence chooses at a length scale: the kernel's amplitude, and the noise where the files bring none.
+    """What the evidence chooses at a length scale: the kernel's amplitude, and the noise where the
+    files bring none.
 
     Args:
         amplitude_mm, noise_mm: standard deviations; no noise where it is known.
         remarks: what the registration that chose them warned of.
         converged: whether that registration did.
-        undetermined: whether the evidence was flat, so that a value is a limit of the search or a guess.
+        undetermined: whether the evidence was flat, so that a value is a limit of the search or a
+            guess.
     """
 
     amplitude_mm: float
@@ -378,12 +438,18 @@ class Parameters:
     undetermined: bool = dataclasses.field(default=False, compare=False)
 
 
-def own_parameters(case: Case, length_scale: float | None, num_rows: int, align: str = "rigid") -> Parameters:
-    """What a case's own evidence chooses at a length scale, mm; at None, no deformation, there is only the noise."""
+def own_parameters(
+    case: Case, length_scale: float | None, num_rows: int, align: str = "rigid"
+) -> Parameters:
+    """What a case's own evidence chooses at a length scale, mm; at None, no deformation, there is
+    only the noise.
+    """
     if length_scale is None and case.knows_noise:
         return Parameters(float(STILL.amplitude), None)
     kernel = STILL if length_scale is None else None
-    reg = register_rows(case.moving, case.fixed, num_rows, kernel=kernel, length_scale=length_scale, align=align)
+    reg = register_rows(
+        case.moving, case.fixed, num_rows, kernel=kernel, length_scale=length_scale, align=align
+    )
     assert isinstance(reg.kernel, Gaussian)  # the family that `register` chooses from
     noise = None if case.knows_noise else reg.noise_mm
     flat = any(not one.decided for one in reg.chosen)
@@ -393,8 +459,8 @@ def own_parameters(case: Case, length_scale: float | None, num_rows: int, align:
 def leave_one_patient_out(own: Sequence[Parameters]) -> tuple[Parameters, ...]:
     """For each case the medians over all *other* cases: nothing about a case is chosen on it.
 
-    With fewer than two others each keeps its own. An unknown noise is learned from cases that have to estimate it too;
-    where there is no other such case it stays the case's own estimate.
+    With fewer than two others each keeps its own. An unknown noise is learned from cases that have
+    to estimate it too; where there is no other such case it stays the case's own estimate.
     """
     if len(own) <= LEAST_OTHERS:
         return tuple(own)

@@ -1,7 +1,9 @@
-"""A prior learned on many cases: one kernel and one noise that maximise the sum of their evidences (empirical Bayes).
+"""A prior learned on many cases: one kernel and one noise that maximise the sum of their evidences
+(empirical Bayes).
 
-What one patient's landmarks cannot tell, others' can: learn on them, apply to this one. Parameters have weakly
-informative priors (log-normal, by a factor of three to five), so that a few cases cannot run away with them.
+What one patient's landmarks cannot tell, others' can: learn on them, apply to this one. Parameters
+have weakly informative priors (log-normal, by a factor of three to five), so that a few cases
+cannot run away with them.
 """
 
 import dataclasses
@@ -38,11 +40,12 @@ class Lesson:
 
     Args:
         family: of the kernel, or "best" for the one with the largest evidence.
-        num_scales: how many kernels of that family are summed, each with a length scale and an amplitude of its own.
+        num_scales: how many kernels of that family are summed, each with a length scale and an
+            amplitude of its own.
         length_scale: to keep, mm; default: learned.
         align, model: what the cases are registered with.
-        scale_noise: whether one factor on the noise that the files bring is learned too. A noise of its own is learned
-            for cases that bring none.
+        scale_noise: whether one factor on the noise that the files bring is learned too. A noise of
+            its own is learned for cases that bring none.
     """
 
     family: str = "gaussian"
@@ -54,7 +57,9 @@ class Lesson:
 
     def __post_init__(self) -> None:
         if self.family != BEST and self.family not in FAMILIES:
-            raise ArgumentError(f"family: expected one of {', '.join(FAMILIES)}, {BEST}; found {self.family!r}")
+            raise ArgumentError(
+                f"family: expected one of {', '.join(FAMILIES)}, {BEST}; found {self.family!r}"
+            )
         if self.num_scales < 1 or (self.num_scales > 1 and self.length_scale is not None):
             expected = "one or more, and one where a length scale is kept"
             raise ArgumentError(f"num_scales: expected {expected}; found {self.num_scales}")
@@ -82,26 +87,35 @@ def learn_prior(cases: Sequence[Case], lesson: Lesson = USUAL) -> Prior:
 
 
 def learn_without_each(cases: Sequence[Case], lesson: Lesson = USUAL) -> tuple[Prior, ...]:
-    """For each case a prior that was learned on all *others*: nothing about a patient is chosen on this patient.
+    """For each case a prior that was learned on all *others*: nothing about a patient is chosen on
+    this patient.
 
     To first order: see `choose_without_each`.
     """
     if len(cases) <= LEAST_OTHERS:
-        raise ArgumentError(f"cases: expected at least {LEAST_OTHERS + 1} to learn without each, found {len(cases)}")
+        raise ArgumentError(
+            f"cases: expected at least {LEAST_OTHERS + 1} to learn without each, found {len(cases)}"
+        )
     cohort = _Cohort(tuple(cases), lesson)
     with jax.enable_x64(True):
         learned = [cohort.learn_without_each(dials) for dials in lesson.dials]
-    return tuple(max(priors, key=lambda prior: prior.evidence) for priors in zip(*learned, strict=True))
+    return tuple(
+        max(priors, key=lambda prior: prior.evidence) for priors in zip(*learned, strict=True)
+    )
 
 
 NUM_SCALES = 9
 """Length scales of a profile, in the whole search and again around what was learned."""
 
 
-def cohort_profile(cases: Sequence[Case], prior: Prior, lesson: Lesson = USUAL) -> EvidenceProfile | None:
-    """How well the cases together tell the length scale that was learned on them; None where there is no one to tell.
+def cohort_profile(
+    cases: Sequence[Case], prior: Prior, lesson: Lesson = USUAL
+) -> EvidenceProfile | None:
+    """How well the cases together tell the length scale that was learned on them; None where there
+    is no one to tell.
 
-    The summed log evidence of the small-deformation model, with the hyper-priors, the other parameters following.
+    The summed log evidence of the small-deformation model, with the hyper-priors, the other
+    parameters following.
     """
     used = next((one for one in prior.chosen if one.name == "length scale"), None)
     if used is None or not isinstance(prior.kernel, AbstractProfile):
@@ -118,7 +132,9 @@ def cohort_profile(cases: Sequence[Case], prior: Prior, lesson: Lesson = USUAL) 
         near = np.geomspace(max(low, used.low), min(high, used.high), NUM_SCALES)
         scales = np.unique([*np.geomspace(low, high, NUM_SCALES), *near, used.value])
         values = length_scale_profile(samples, dials, search, theta, scales)
-    return EvidenceProfile(scales, values, used.value, used.low, used.high, used.decided, prior.num_landmarks)
+    return EvidenceProfile(
+        scales, values, used.value, used.low, used.high, used.decided, prior.num_landmarks
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +151,9 @@ class _Cohort:
             raise ArgumentError("cases: expected all in 2-D or all in 3-D, found both")
         bare = self.without_noise
         if self.lesson.scale_noise and bare:
-            raise ArgumentError(f"scale_noise: expected cases that all bring their noise, found none in {bare[0]!r}")
+            raise ArgumentError(
+                f"scale_noise: expected cases that all bring their noise, found none in {bare[0]!r}"
+            )
 
     @property
     def without_noise(self) -> list[str]:
@@ -160,15 +178,21 @@ class _Cohort:
 
     def learn(self, dials: Dials) -> Prior:
         samples = self.samples()
-        return self._prior(choose(samples, dials, self._search(samples, dials), self.lesson.model), self.cases)
+        return self._prior(
+            choose(samples, dials, self._search(samples, dials), self.lesson.model), self.cases
+        )
 
     def learn_without_each(self, dials: Dials) -> tuple[Prior, ...]:
         self._refuse_lonely()
         samples = self.samples()
         others = [[*self.cases[:i], *self.cases[i + 1 :]] for i in range(len(samples))]
-        searches = [self._search([*samples[:i], *samples[i + 1 :]], dials) for i in range(len(samples))]
+        searches = [
+            self._search([*samples[:i], *samples[i + 1 :]], dials) for i in range(len(samples))
+        ]
         choices = choose_without_each(samples, dials, searches, self.lesson.model)
-        return tuple(self._prior(choice, known) for choice, known in zip(choices, others, strict=True))
+        return tuple(
+            self._prior(choice, known) for choice, known in zip(choices, others, strict=True)
+        )
 
     def _refuse_lonely(self) -> None:
         """A case without a noise, all others having theirs, has nobody to learn one from."""
@@ -186,7 +210,14 @@ class _Cohort:
     def _prior(self, choice: Choice, cases: Sequence[Case]) -> Prior:
         unknown, lesson = any(not case.knows_noise for case in cases), self.lesson
         return Prior(
-            choice.kernel, choice.noise_scale if unknown else None, choice.noise_scale if lesson.scale_noise else 1.0,
-            lesson.align, lesson.model, tuple(case.name for case in cases), sum(len(case) for case in cases),
-            choice.evidence, choice.chosen, choice.followed,
-        )  # fmt: skip
+            choice.kernel,
+            choice.noise_scale if unknown else None,
+            choice.noise_scale if lesson.scale_noise else 1.0,
+            lesson.align,
+            lesson.model,
+            tuple(case.name for case in cases),
+            sum(len(case) for case in cases),
+            choice.evidence,
+            choice.chosen,
+            choice.followed,
+        )

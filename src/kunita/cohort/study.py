@@ -1,7 +1,9 @@
-"""A study of a cohort: every landmark predicted without it, by our own method and by those it is compared with.
+"""A study of a cohort: every landmark predicted without it, by our own method and by those it is
+compared with.
 
-A method knows nothing of the case it is tried on: its parameters were learned on other cases. Each landmark is left out
-alone, and once a whole region: what lies far from all data is harder, and more like what is asked of a registration.
+A method knows nothing of the case it is tried on: its parameters were learned on other cases. Each
+landmark is left out alone, and once a whole region: what lies far from all data is harder, and more
+like what is asked of a registration.
 """
 
 import dataclasses
@@ -27,15 +29,19 @@ from kunita.registration import Registration
 from kunita.scores import Predictions
 
 PAPER = Prior(kernel=Gaussian(50.0, 1.0), noise_mm=0.5**0.5)
-"""The paper's own setting: σ = 50 mm, its best; amplitude 1 (`eq:cov-fun` of [wassermann:14]); ‖·‖² is D = ½I."""
+"""The paper's own setting: σ = 50 mm, its best; amplitude 1 (`eq:cov-fun` of [wassermann:14]); ‖·‖²
+is D = ½I."""
 
 REGION = 3
 """One landmark in so many is in the region that is left out."""
 
 LIKE_PARENT = (
-    "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_disable_most_optimizations",
-)  # fmt: skip
-"""What a worker must have as its parent has it: where compiled programs are kept, and how they are compiled."""
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_disable_most_optimizations",
+)
+"""What a worker must have as its parent has it: where compiled programs are kept, and how they are
+compiled."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,7 +66,8 @@ class Held:
     Args:
         rows: (k,) which.
         predictions: of them, noise included.
-        map_stds_mm: (k,) standard deviations of the map alone, along a typical axis; None if a method does not say.
+        map_stds_mm: (k,) standard deviations of the map alone, along a typical axis; None if a
+            method does not say.
         converged: (k,) whether the fit without each did.
     """
 
@@ -77,7 +84,8 @@ class Tried:
     Args:
         method: its name.
         case: with all its landmarks.
-        alone, region: every landmark left out by itself; the landmarks of a region left out together.
+        alone, region: every landmark left out by itself; the landmarks of a region left out
+            together.
         prior: what was learned, by a probabilistic method.
         sd_mm: what was learned, by any other.
     """
@@ -103,7 +111,8 @@ def study(
     Args:
         cases: of one dimension.
         methods: with a prior for each case.
-        exact: whether to refit without each landmark; else the closed form (regions are refitted all the same).
+        exact: whether to refit without each landmark; else the closed form (regions are refitted
+            all the same).
         workers: processes; with more than one the result is the same.
         progress: told the fraction that is done.
     """
@@ -123,13 +132,15 @@ def without_covariances(case: Case) -> Case:
 
 
 def region_of(points: np.ndarray) -> np.ndarray:
-    """Rows of a third of the points: the one farthest from the centroid, and its nearest neighbours."""
+    """Rows of a third of the points: the one farthest from the centroid, and its nearest
+    neighbours.
+    """
     first = int(np.argmax(np.linalg.norm(points - points.mean(axis=0), axis=1)))
     distances = np.linalg.norm(points - points[first], axis=1)
     return np.sort(np.argsort(distances, kind="stable")[: len(points) // REGION])
 
 
-# ----------------------------------------------------------------------------------------------------------- baselines
+# ---------------------------------------------------------------------------------------- baselines
 
 
 def _tried_baselines(cases: Sequence[Case]) -> Iterator[Tried]:
@@ -140,7 +151,9 @@ def _tried_baselines(cases: Sequence[Case]) -> Iterator[Tried]:
 def _tried_baseline(name: str, cases: Sequence[Case]) -> Iterator[Tried]:
     fit, points = BASELINES[name], [(case.moving.points, case.fixed.points) for case in cases]
     means = [without_each(fit, *pair) for pair in points]
-    sds = constant_sds([pair[1] - mean for pair, mean in zip(points, means, strict=True)], LEAST_OTHERS)
+    sds = constant_sds(
+        [pair[1] - mean for pair, mean in zip(points, means, strict=True)], LEAST_OTHERS
+    )
     for case, (moving, fixed), mean, sd in zip(cases, points, means, sds, strict=True):
         left = region_of(moving)
         alone = _held_equally(np.arange(len(case)), mean, fixed, sd)
@@ -152,7 +165,7 @@ def _held_equally(rows: np.ndarray, means: np.ndarray, observed: np.ndarray, sd_
     return Held(rows, equally_sure(means, observed, sd_mm), None, np.ones(len(rows), dtype=bool))
 
 
-# ----------------------------------------------------------------------------------------------- probabilistic methods
+# ---------------------------------------------------------------------------- probabilistic methods
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -167,27 +180,41 @@ class Job:
 
 
 def held_by_prior(case: Case, prior: Prior, num_rows: int) -> Held:
-    """Every landmark of a case as a prior predicts it from the others, in closed form; the prior may know the case."""
+    """Every landmark of a case as a prior predicts it from the others, in closed form; the prior
+    may know the case.
+    """
     moving, fixed = prior.landmarks(case)
-    full = register_rows(moving, fixed, num_rows, kernel=prior.kernel, align=prior.align, model=prior.model)
+    full = register_rows(
+        moving, fixed, num_rows, kernel=prior.kernel, align=prior.align, model=prior.model
+    )
     return _in_closed_form(full, moving, fixed)
 
 
 def tried(job: Job) -> Tried:
     """Register the case with all landmarks, then without each, then without a region."""
     prior, (moving, fixed) = job.prior, job.prior.landmarks(job.case)
-    full = register_rows(moving, fixed, job.num_rows, kernel=prior.kernel, align=prior.align, model=prior.model)
+    full = register_rows(
+        moving, fixed, job.num_rows, kernel=prior.kernel, align=prior.align, model=prior.model
+    )
     each = [(i,) for i in range(len(moving))] if job.exact else []
     *refits, last = refits_without(full, moving, fixed, [*each, region_of(moving.points)])
-    alone = _refitted(full, refits, moving, fixed) if job.exact else _in_closed_form(full, moving, fixed)
+    alone = (
+        _refitted(full, refits, moving, fixed)
+        if job.exact
+        else _in_closed_form(full, moving, fixed)
+    )
     return Tried(job.method, job.case, alone, _refitted(full, [last], moving, fixed), prior)
 
 
-def _refitted(full: Registration, refits: Sequence[Refit], moving: Landmarks, fixed: Landmarks) -> Held:
+def _refitted(
+    full: Registration, refits: Sequence[Refit], moving: Landmarks, fixed: Landmarks
+) -> Held:
     """All landmarks that these refits left out."""
     left = [one for refit in refits for one in refit.all_left_out(moving, fixed)]
     ended = [refit.converged and full.converged for refit in refits for _ in refit.left]
-    return _held(np.array([i for refit in refits for i in refit.left]), left, fixed, np.array(ended))
+    return _held(
+        np.array([i for refit in refits for i in refit.left]), left, fixed, np.array(ended)
+    )
 
 
 def _in_closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> Held:
@@ -195,16 +222,21 @@ def _in_closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> 
     return _held(np.arange(len(moving)), closed_form(full, moving, fixed), fixed, ended)
 
 
-def _held(rows: np.ndarray, left: Sequence[LeftOut], fixed: Landmarks, converged: np.ndarray) -> Held:
+def _held(
+    rows: np.ndarray, left: Sequence[LeftOut], fixed: Landmarks, converged: np.ndarray
+) -> Held:
     means, maps, noises = (
-        np.stack(parts) for parts in zip(*((x.mean, x.covariance, x.noise) for x in left), strict=True)
+        np.stack(parts)
+        for parts in zip(*((x.mean, x.covariance, x.noise) for x in left), strict=True)
     )
     stds = np.sqrt(np.trace(maps, axis1=1, axis2=2) / maps.shape[1])
     return Held(rows, Predictions(means, maps + noises, fixed.points[rows]), stds, converged)
 
 
 def _run(jobs: Sequence[Job], workers: int, progress: Callable[[float], None]) -> Iterator[Tried]:
-    """The jobs in their order; never in threads, in which XLA's compiled programs wait for each other for ever."""
+    """The jobs in their order; never in threads, in which XLA's compiled programs wait for each
+    other for ever.
+    """
     for k, one in enumerate(map(tried, jobs) if workers == 1 else _in_processes(jobs, workers)):
         progress((k + 1) / len(jobs))
         yield one

@@ -1,4 +1,6 @@
-"""What a leave-one-out study says, in words: every sentence is made from the numbers and could say the opposite."""
+"""What a leave-one-out study says, in words: every sentence is made from the numbers and could say
+the opposite.
+"""
 
 import enum
 from collections.abc import Iterator, Sequence
@@ -70,7 +72,9 @@ def _log_scores(mine: MethodRow, differences: Sequence[DifferenceRow]) -> Iterat
 
 
 def _compared(difference: Interval, unit: str, better: str, worse: str) -> str:
-    """A difference whose negative is better, as `0.033 mm (0.011 to 0.060) closer than`; no sign that is open."""
+    """A difference whose negative is better, as `0.033 mm (0.011 to 0.060) closer than`; no sign
+    that is open.
+    """
     value, low, high = difference.value, difference.low, difference.high
     if low is None or high is None:
         return f"{abs(value):.3f}{unit} {better if value < 0 else worse} than"
@@ -80,8 +84,12 @@ def _compared(difference: Interval, unit: str, better: str, worse: str) -> str:
 
 
 def _calibrated(mine: MethodRow) -> Iterator[str]:
-    inside = Interval(100 * mine.coverage_95, *_percent(mine.coverage_95_low, mine.coverage_95_high))
-    shares = ", ".join(f"{level} %: {100 * getattr(mine, f'coverage_{level}'):.0f} %" for level in (50, 80, 90, 99))
+    inside = Interval(
+        100 * mine.coverage_95, *_percent(mine.coverage_95_low, mine.coverage_95_high)
+    )
+    shares = ", ".join(
+        f"{level} %: {100 * getattr(mine, f'coverage_{level}'):.0f} %" for level in (50, 80, 90, 99)
+    )
     verdict = ""
     if inside.low is not None and inside.high is not None and not inside.low <= 95 <= inside.high:
         verdict = ": too sure" if inside.value < 95 else ": not sure enough"
@@ -129,16 +137,23 @@ def _scale(row: MethodRow) -> str:
 
 
 def _region(regions: Sequence[MethodRow]) -> Iterator[str]:
-    mine, rest = _of(regions, OWN), [row for row in regions if row.method in ("rigid", "tps", "small")]
+    mine, rest = (
+        _of(regions, OWN),
+        [row for row in regions if row.method in ("rigid", "tps", "small")],
+    )
     others = ", ".join(f"{row.method} {row.error_mm:.2f} mm" for row in rest)
-    inside = Interval(100 * mine.coverage_95, *_percent(mine.coverage_95_low, mine.coverage_95_high))
+    inside = Interval(
+        100 * mine.coverage_95, *_percent(mine.coverage_95_low, mine.coverage_95_high)
+    )
     yield (
         f"Where a third of the landmarks, all on one side, is left out together ({mine.landmarks} in all), they are "
         f"missed by {mine.error_mm:.2f} mm ({others}); the 95 % regions held {_number(inside, ' %', digits=0)}."
     )
 
 
-def _ended(methods: Sequence[MethodRow], regions: Sequence[MethodRow], cases: Sequence[CaseRow]) -> Iterator[str]:
+def _ended(
+    methods: Sequence[MethodRow], regions: Sequence[MethodRow], cases: Sequence[CaseRow]
+) -> Iterator[str]:
     lost = [(row.method, row.unconverged) for row in (*methods, *regions) if row.unconverged]
     if lost:
         names = ", ".join(dict.fromkeys(name for name, _ in lost))

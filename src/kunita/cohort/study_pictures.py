@@ -21,7 +21,8 @@ class Pictured:
     Args:
         honesty: of every method.
         levels, band: (l,) and (2, l): the interval of our own method's coverage over cases.
-        errors: of every method but `none`, whose distances would leave no room for the differences that matter.
+        errors: of every method but `none`, whose distances would leave no room for the differences
+            that matter.
         sparsified: of those that are surer of one landmark than of another.
     """
 
@@ -60,4 +61,6 @@ def _compared(one: Collected, mine: Collected, draws: np.ndarray) -> Errors:
 def _sparsified(one: Collected) -> Sparsified:
     curve = one.sparsification
     mean = curve.oracle_mm[0]
-    return Sparsified(one.method, curve.fractions, curve.remaining_mm / mean, curve.oracle_mm / mean, curve.area)
+    return Sparsified(
+        one.method, curve.fractions, curve.remaining_mm / mean, curve.oracle_mm / mean, curve.area
+    )

@@ -1,4 +1,6 @@
-"""The tables of a study: methods, differences between them, cases, landmarks. All intervals are by case."""
+"""The tables of a study: methods, differences between them, cases, landmarks. All intervals are by
+case.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -18,14 +20,16 @@ LEFT_OUT = ("alone", "region")
 class MethodRow:
     """How well a method predicts landmarks that it has not seen.
 
-    *error*: mean distance to the landmark over all landmarks, *case_error* the mean over cases of their means, *median*
-    over all landmarks. *coverage_p*: share of landmarks inside their p % region. *calibration_error*: mean over the
-    levels 5, 10 … 95 % of |coverage − level|. *nll*: mean negative log density of a landmark, nats. *sd*: mean
-    predicted standard deviation along a typical axis, the noise of the landmark included; *map_sd*: not included
-    (methods with one constant sd cannot tell). *rank_correlation*: Spearman's of predicted sd and error;
-    *sparsification_area*: between the curve of the method and the oracle's, over the mean error; both only for methods
-    whose sd differs from landmark to landmark. *low*, *high*: 95 % interval of a bootstrap over cases, none with fewer
-    than three. *unconverged*: landmarks whose fit did not converge.
+    *error*: mean distance to the landmark over all landmarks, *case_error* the mean over cases of
+    their means, *median* over all landmarks. *coverage_p*: share of landmarks inside their p %
+    region. *calibration_error*: mean over the levels 5, 10 … 95 % of |coverage − level|. *nll*:
+    mean negative log density of a landmark, nats. *sd*: mean predicted standard deviation along a
+    typical axis, the noise of the landmark included; *map_sd*: not included (methods with one
+    constant sd cannot tell). *rank_correlation*: Spearman's of predicted sd and error;
+    *sparsification_area*: between the curve of the method and the oracle's, over the mean error;
+    both only for methods whose sd differs from landmark to landmark. *low*, *high*: 95 % interval
+    of a bootstrap over cases, none with fewer than three. *unconverged*: landmarks whose fit did
+    not converge.
     """
 
     method: str
@@ -58,8 +62,9 @@ class MethodRow:
 class DifferenceRow:
     """A method less another, case by case: negative is better.
 
-    *error*, *nll*: means over cases of the differences of the cases' means; *low*, *high*: 95 % interval of a bootstrap
-    over cases. *better_cases*: cases in which the method has the smaller mean error.
+    *error*, *nll*: means over cases of the differences of the cases' means; *low*, *high*: 95 %
+    interval of a bootstrap over cases. *better_cases*: cases in which the method has the smaller
+    mean error.
     """
 
     method: str
@@ -86,9 +91,10 @@ class DifferenceRow:
 class CaseRow:
     """A method tried on a case: its scores there, and what it had learned before.
 
-    *learned_on*: the number of cases that the prior was learned on; *undecided*: parameters that these do not
-    determine; *followed*: whether the evidence of the model itself could be followed. *constant_sd*: of the methods
-    that have no other uncertainty. *region_error*: mean distance where the region was left out.
+    *learned_on*: the number of cases that the prior was learned on; *undecided*: parameters that
+    these do not determine; *followed*: whether the evidence of the model itself could be followed.
+    *constant_sd*: of the methods that have no other uncertainty. *region_error*: mean distance
+    where the region was left out.
     """
 
     case: str
@@ -114,7 +120,8 @@ class CaseRow:
 class LandmarkRow:
     """A landmark as a method predicts it that has not seen it.
 
-    *left_out*: alone, or with its region. *pit*: probability of the smallest region that holds it, uniform if honest.
+    *left_out*: alone, or with its region. *pit*: probability of the smallest region that holds it,
+    uniform if honest.
     """
 
     case: str
@@ -130,7 +137,7 @@ class LandmarkRow:
     converged: bool
 
 
-# ------------------------------------------------------------------------------------------------- a method's landmarks
+# ----------------------------------------------------------------------------- a method's landmarks
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,7 +182,10 @@ class Collected:
 def collected(found: Sequence[Tried], left_out: str = "alone") -> tuple[Collected, ...]:
     """One for each method, in their order, with what was left out in this way."""
     names = dict.fromkeys(one.method for one in found)
-    return tuple(joined(name, [getattr(one, left_out) for one in found if one.method == name]) for name in names)
+    return tuple(
+        joined(name, [getattr(one, left_out) for one in found if one.method == name])
+        for name in names
+    )
 
 
 def joined(name: str, held: Sequence[Held]) -> Collected:
@@ -184,13 +194,18 @@ def joined(name: str, held: Sequence[Held]) -> Collected:
     stds = [one.map_stds_mm for one in held if one.map_stds_mm is not None]
     predictions = [one.predictions for one in held]
     return Collected(
-        name, np.repeat(np.arange(len(held)), [len(one.rows) for one in held]), join(p.errors for p in predictions),
-        join(p.pit for p in predictions), join(p.log_scores for p in predictions), join(p.stds for p in predictions),
-        join(stds) if stds else None, join(one.converged for one in held),
-    )  # fmt: skip
+        name,
+        np.repeat(np.arange(len(held)), [len(one.rows) for one in held]),
+        join(p.errors for p in predictions),
+        join(p.pit for p in predictions),
+        join(p.log_scores for p in predictions),
+        join(p.stds for p in predictions),
+        join(stds) if stds else None,
+        join(one.converged for one in held),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------- rows
+# --------------------------------------------------------------------------------------------- rows
 
 
 def method_row(mine: Collected, draws: np.ndarray) -> MethodRow:
@@ -200,30 +215,46 @@ def method_row(mine: Collected, draws: np.ndarray) -> MethodRow:
     fifty, eighty, ninety, _, ninety_nine = scores.covered(mine.pits, scores.LEVELS).mean(axis=0)
     told = mine.tells_apart
     return MethodRow(
-        method=mine.method, cases=mine.num_cases, landmarks=len(mine.errors),
-        error_mm=error.value, error_low_mm=error.low, error_high_mm=error.high,
-        case_error_mm=float(mine.by_case(mine.errors).mean()), error_median_mm=float(np.median(mine.errors)),
-        coverage_50=float(fifty), coverage_80=float(eighty), coverage_90=float(ninety),
-        coverage_95=ninety_five.value, coverage_95_low=ninety_five.low, coverage_95_high=ninety_five.high,
-        coverage_99=float(ninety_nine), calibration_error=float(scores.calibration_error(honesty)),
-        nll=nll.value, nll_low=nll.low, nll_high=nll.high,
+        method=mine.method,
+        cases=mine.num_cases,
+        landmarks=len(mine.errors),
+        error_mm=error.value,
+        error_low_mm=error.low,
+        error_high_mm=error.high,
+        case_error_mm=float(mine.by_case(mine.errors).mean()),
+        error_median_mm=float(np.median(mine.errors)),
+        coverage_50=float(fifty),
+        coverage_80=float(eighty),
+        coverage_90=float(ninety),
+        coverage_95=ninety_five.value,
+        coverage_95_low=ninety_five.low,
+        coverage_95_high=ninety_five.high,
+        coverage_99=float(ninety_nine),
+        calibration_error=float(scores.calibration_error(honesty)),
+        nll=nll.value,
+        nll_low=nll.low,
+        nll_high=nll.high,
         sd_mm=float(mine.stds_mm.mean()),
         map_sd_mm=None if mine.map_stds_mm is None else float(mine.map_stds_mm.mean()),
         rank_correlation=scores.rank_correlation(mine.stds_mm, mine.errors) if told else None,
         sparsification_area=mine.sparsification.area if told else None,
         unconverged=int(np.sum(~mine.converged)),
-    )  # fmt: skip
+    )
 
 
 def _intervals(mine: Collected, draws: np.ndarray) -> tuple[Interval, ...]:
     """Mean error, coverage at 95 % and log score, with their intervals."""
     values = np.column_stack([mine.errors, scores.covered(mine.pits, (0.95,)), mine.log_scores])
-    means = np.concatenate([values.mean(axis=0)[None], scores.pooled_means(values, mine.owners, draws)])
+    means = np.concatenate(
+        [values.mean(axis=0)[None], scores.pooled_means(values, mine.owners, draws)]
+    )
     return tuple(scores.interval(column[0], column[1:], mine.num_cases) for column in means.T)
 
 
 def coverage_band(mine: Collected, draws: np.ndarray) -> np.ndarray:
-    """(3, 19) coverage at the levels of the calibration error, and the ends of its intervals (itself, if few cases)."""
+    """(3, 19) coverage at the levels of the calibration error, and the ends of its intervals
+    (itself, if few cases).
+    """
     inside = scores.covered(mine.pits, scores.CALIBRATION_LEVELS).astype(float)
     middle = inside.mean(axis=0)
     if mine.num_cases < scores.LEAST_CASES:
@@ -242,24 +273,43 @@ def difference_rows(found: Sequence[Collected], draws: np.ndarray) -> Iterator[D
 def difference_row(mine: Collected, other: Collected, draws: np.ndarray) -> DifferenceRow:
     """The paired differences of two methods."""
     error, nll = (
-        mine.by_case(getattr(mine, name)) - other.by_case(getattr(other, name)) for name in ("errors", "log_scores")
+        mine.by_case(getattr(mine, name)) - other.by_case(getattr(other, name))
+        for name in ("errors", "log_scores")
     )
-    off, score = (scores.interval(each.mean(), each[draws].mean(axis=1), mine.num_cases) for each in (error, nll))
+    off, score = (
+        scores.interval(each.mean(), each[draws].mean(axis=1), mine.num_cases)
+        for each in (error, nll)
+    )
     return DifferenceRow(
-        mine.method, other.method, mine.num_cases, int(np.sum(error < 0)),
-        off.value, off.low, off.high, score.value, score.low, score.high,
-    )  # fmt: skip
+        mine.method,
+        other.method,
+        mine.num_cases,
+        int(np.sum(error < 0)),
+        off.value,
+        off.low,
+        off.high,
+        score.value,
+        score.low,
+        score.high,
+    )
 
 
 def case_row(one: Tried) -> CaseRow:
     """The scores of a method on a case, and what it had learned."""
     held, prior = one.alone.predictions, one.prior
     kernel = prior.kernel if prior else None
-    single = kernel if isinstance(kernel, AbstractProfile) else None  # a sum of kernels has no one length scale
+    single = (
+        kernel if isinstance(kernel, AbstractProfile) else None
+    )  # a sum of kernels has no one length scale
     return CaseRow(
-        case=one.case.name, method=one.method, landmarks=len(held), error_mm=float(held.errors.mean()),
-        coverage_95=float(np.mean(held.pit <= 0.95)), nll=float(held.log_scores.mean()),
-        region_error_mm=float(one.region.predictions.errors.mean()), constant_sd_mm=one.sd_mm,
+        case=one.case.name,
+        method=one.method,
+        landmarks=len(held),
+        error_mm=float(held.errors.mean()),
+        coverage_95=float(np.mean(held.pit <= 0.95)),
+        nll=float(held.log_scores.mean()),
+        region_error_mm=float(one.region.predictions.errors.mean()),
+        constant_sd_mm=one.sd_mm,
         kernel=describe_kernel(kernel) if kernel is not None else None,
         length_scale_mm=float(single.length_scale) if single is not None else None,
         amplitude_mm=float(single.amplitude) if single is not None else None,
@@ -269,7 +319,7 @@ def case_row(one: Tried) -> CaseRow:
         undecided=", ".join(prior.undecided) if prior else None,
         followed=prior.converged if prior else None,
         unconverged=sum(int(np.sum(~getattr(one, how).converged)) for how in LEFT_OUT),
-    )  # fmt: skip
+    )
 
 
 def landmark_rows(one: Tried) -> Iterator[LandmarkRow]:
@@ -277,11 +327,24 @@ def landmark_rows(one: Tried) -> Iterator[LandmarkRow]:
     for how in LEFT_OUT:
         held: Held = getattr(one, how)
         found, maps = held.predictions, held.map_stds_mm
-        errors, squared, pits, nll, sds = found.errors, found.squared, found.pit, found.log_scores, found.stds
+        errors, squared, pits, nll, sds = (
+            found.errors,
+            found.squared,
+            found.pit,
+            found.log_scores,
+            found.stds,
+        )
         for k, row in enumerate(held.rows):
             yield LandmarkRow(
-                case=one.case.name, landmark=one.case.moving.labels[row], method=one.method, left_out=how,
-                error_mm=float(errors[k]), squared_error=float(squared[k]), pit=float(pits[k]),
-                nll=float(nll[k]), sd_mm=float(sds[k]),
-                map_sd_mm=None if maps is None else float(maps[k]), converged=bool(held.converged[k]),
-            )  # fmt: skip
+                case=one.case.name,
+                landmark=one.case.moving.labels[row],
+                method=one.method,
+                left_out=how,
+                error_mm=float(errors[k]),
+                squared_error=float(squared[k]),
+                pit=float(pits[k]),
+                nll=float(nll[k]),
+                sd_mm=float(sds[k]),
+                map_sd_mm=None if maps is None else float(maps[k]),
+                converged=bool(held.converged[k]),
+            )

@@ -1,1 +1,1 @@
-"""What a user brings: landmarks, images, and generated cases with a known truth."""
+"""What a user brings: landmarks of one or several raters, images, surfaces, cases."""

@@ -9,7 +9,8 @@ from kunita.data.landmarks import Landmarks
 from kunita.errors import LandmarkError
 
 LEAST_LANDMARKS = 5
-"""With fewer, a rigid alignment to the others leaves nothing to learn from a landmark that is left out."""
+"""With fewer, a rigid alignment to the others leaves nothing to learn from a landmark that is left
+out."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,7 +37,9 @@ class Case:
     def __post_init__(self) -> None:
         if self.moving.points.shape != self.fixed.points.shape:
             shapes = f"{self.moving.points.shape} and {self.fixed.points.shape}"
-            raise LandmarkError(f"case {self.name!r}: expected landmarks row by row, found shapes {shapes}")
+            raise LandmarkError(
+                f"case {self.name!r}: expected landmarks row by row, found shapes {shapes}"
+            )
         if len(self.moving) < LEAST_LANDMARKS:
             raise LandmarkError(
                 f"case {self.name!r}: expected at least {LEAST_LANDMARKS} pairs of landmarks, found {len(self.moving)}"

@@ -11,7 +11,9 @@ from kunita.errors import ArgumentError
 
 
 class Role(enum.Enum):
-    """What an attribute means to a viewer; directions and tensors turn with the axes, and normals with the surface."""
+    """What an attribute means to a viewer; directions and tensors turn with the axes, and normals
+    with the surface.
+    """
 
     PLAIN = "plain"
     SCALARS = "scalars"
@@ -46,7 +48,9 @@ class Cells:
     """Cells of one kind: cell i joins the points connectivity[offsets[i] : offsets[i + 1]]."""
 
     offsets: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1, dtype=np.int64))
-    connectivity: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    connectivity: np.ndarray = dataclasses.field(
+        default_factory=lambda: np.zeros(0, dtype=np.int64)
+    )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -57,14 +61,18 @@ class Cells:
         return np.diff(self.offsets)
 
     def fans(self) -> np.ndarray:
-        """(k, 3) triangles that share their polygon's first point: the polygon itself, where it is convex."""
+        """(k, 3) triangles that share their polygon's first point: the polygon itself, where it is
+        convex.
+        """
         inner = np.maximum(self.sizes - 2, 0)
         first = np.repeat(self.offsets[:-1], inner)
         second = first + 1 + _places(inner)
         return self.connectivity[np.stack([first, second, second + 1], axis=1)]
 
     def strip_triangles(self) -> np.ndarray:
-        """(k, 3) triangles of strips; every other one is turned round, so that all face the same side."""
+        """(k, 3) triangles of strips; every other one is turned round, so that all face the same
+        side.
+        """
         inner = np.maximum(self.sizes - 2, 0)
         place = _places(inner)
         first = np.repeat(self.offsets[:-1], inner) + place
@@ -80,7 +88,8 @@ def cells_of(rows: np.ndarray) -> Cells:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mesh:
-    """Vertices and the cells that join them, with all that is needed to write the same mesh with other points.
+    """Vertices and the cells that join them, with all that is needed to write the same mesh with
+    other points.
 
     Args:
         points: (n, 3), RAS+ mm. Kept as float64.
@@ -90,7 +99,8 @@ class Mesh:
         strips: strips of triangles.
         point_data: one row per point.
         cell_data: one row per cell, in the order vertices, lines, faces, strips.
-        frame: the frame of the file that it came from, "RAS" or "LPS"; a copy is written in the same. None: no file.
+        frame: the frame of the file that it came from, "RAS" or "LPS"; a copy is written in the
+            same. None: no file.
         notes: what else the file says of the surface, as (key, value).
     """
 
@@ -118,7 +128,9 @@ class Mesh:
         return np.concatenate([self.faces.fans(), self.strips.strip_triangles()])
 
     def with_points(self, points: np.ndarray) -> "Mesh":
-        """The same mesh elsewhere; its normals are left behind, as they were those of the old points."""
+        """The same mesh elsewhere; its normals are left behind, as they were those of the old
+        points.
+        """
         _check_count(points, self.points)
         point_data, cell_data = (
             tuple(attribute for attribute in data if attribute.role is not Role.NORMALS)
@@ -152,7 +164,9 @@ class Streamlines:
         object.__setattr__(self, "points", _checked_points(self.points))
         object.__setattr__(self, "lengths", lengths)
         if lengths.ndim != 1 or np.any(lengths < 0) or lengths.sum() != len(self.points):
-            raise ArgumentError(f"lengths: expected counts that sum to {len(self.points)}, found {lengths!r:.80}")
+            raise ArgumentError(
+                f"lengths: expected counts that sum to {len(self.points)}, found {lengths!r:.80}"
+            )
         _check_rows(self.point_data, len(self.points), "vertices")
         _check_rows(self.line_data, len(lengths), "streamlines")
 
@@ -189,7 +203,9 @@ class VertexValues:
             values = np.array(getattr(self, name), dtype=float)
             object.__setattr__(self, name, values)
             if values.shape != (len(self), *tail):
-                raise ArgumentError(f"{name}: expected shape {(len(self), *tail)}, found {values.shape}")
+                raise ArgumentError(
+                    f"{name}: expected shape {(len(self), *tail)}, found {values.shape}"
+                )
 
     def __len__(self) -> int:
         return len(self.std)
@@ -214,13 +230,22 @@ def _checked_points(points: Any) -> np.ndarray:
 
 def _check_count(points: np.ndarray, old: np.ndarray) -> None:
     if np.shape(points) != old.shape:
-        raise ArgumentError(f"points: expected shape {old.shape}, as before, found {np.shape(points)}")
+        raise ArgumentError(
+            f"points: expected shape {old.shape}, as before, found {np.shape(points)}"
+        )
 
 
 def _check_cells(cells: Cells, n: int, kind: str) -> None:
     offsets, connectivity = cells.offsets, cells.connectivity
-    if offsets.size == 0 or offsets[0] != 0 or offsets[-1] != len(connectivity) or np.any(np.diff(offsets) < 0):
-        raise ArgumentError(f"{kind}: expected offsets that rise from 0 to {len(connectivity)}, found {offsets!r:.80}")
+    if (
+        offsets.size == 0
+        or offsets[0] != 0
+        or offsets[-1] != len(connectivity)
+        or np.any(np.diff(offsets) < 0)
+    ):
+        raise ArgumentError(
+            f"{kind}: expected offsets that rise from 0 to {len(connectivity)}, found {offsets!r:.80}"
+        )
     outside = connectivity[(connectivity < 0) | (connectivity >= n)]
     if outside.size:
         raise ArgumentError(f"{kind}: expected point numbers from 0 to {n - 1}, found {outside[0]}")

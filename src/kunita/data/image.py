@@ -8,7 +8,8 @@ import numpy as np
 from kunita.errors import ImageError
 
 LEAST_VOXEL = 1e-9
-"""A voxel whose edges span less than this fraction of a cube's volume is flat: its affine cannot be inverted."""
+"""A voxel whose edges span less than this fraction of a cube's volume is flat: its affine cannot be
+inverted."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,15 +31,23 @@ class Grid:
         object.__setattr__(self, "affine", affine)
         d = len(shape)
         if d not in (2, 3) or min(shape) < 1:
-            raise ImageError(f"shape: expected two or three positive numbers of voxels, found {shape}")
+            raise ImageError(
+                f"shape: expected two or three positive numbers of voxels, found {shape}"
+            )
         if affine.shape != (d + 1, d + 1):
-            raise ImageError(f"affine: expected a {d + 1}×{d + 1} matrix for {d}-D, found shape {affine.shape}")
+            raise ImageError(
+                f"affine: expected a {d + 1}×{d + 1} matrix for {d}-D, found shape {affine.shape}"
+            )
         if not np.all(np.isfinite(affine)):
             raise ImageError("affine: expected finite numbers, found NaN or infinity")
         if not np.array_equal(affine[-1], np.eye(d + 1)[-1]):
-            raise ImageError(f"affine: expected the last row to be {np.eye(d + 1)[-1].tolist()}, found {affine[-1]}")
+            raise ImageError(
+                f"affine: expected the last row to be {np.eye(d + 1)[-1].tolist()}, found {affine[-1]}"
+            )
         if not abs(np.linalg.det(affine[:d, :d])) > LEAST_VOXEL * np.prod(self.spacing):
-            raise ImageError(f"affine: its axes are zero or dependent, so voxels have no volume: {affine.tolist()}")
+            raise ImageError(
+                f"affine: its axes are zero or dependent, so voxels have no volume: {affine.tolist()}"
+            )
 
     @property
     def dimension(self) -> int:
@@ -70,7 +79,9 @@ class Grid:
         """How far points lie outside the voxels (their outer faces), mm; 0 inside."""
         index = self.index(points)
         nearest = np.clip(index, -0.5, np.array(self.shape) - 0.5)
-        return np.linalg.norm(self.world(nearest) - points, axis=-1) * np.any(nearest != index, axis=-1)
+        return np.linalg.norm(self.world(nearest) - points, axis=-1) * np.any(
+            nearest != index, axis=-1
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,7 +103,9 @@ class Image:
         if data.dtype.kind not in "biuf":
             raise ImageError(f"data: expected real numbers, found {data.dtype}")
         object.__setattr__(self, "data", data)
-        object.__setattr__(self, "affine", Grid(data.shape[: data.ndim - self.channels], self.affine).affine)
+        object.__setattr__(
+            self, "affine", Grid(data.shape[: data.ndim - self.channels], self.affine).affine
+        )
 
     @property
     def grid(self) -> Grid:

@@ -18,12 +18,13 @@ class Landmarks:
 
     Args:
         points: (n, d), mm; d = 2 or 3. Kept as a NumPy array.
-        names: n distinct, non-empty names, or None. Kept as a tuple, without the blanks around them, which no file
-            keeps reliably: names that differ in nothing else are the same.
-        covariances: (n, d, d) localisation covariances, mm², symmetric positive definite; or one variance, or (n,) of
-            them, mm², the same along every axis; or None. Kept as (n, d, d).
-        undefined: distinct places (from 0) in the list that the landmarks come from that hold no point: listed, but
-            never put down. They keep the places of the others when two sets are paired by order.
+        names: n distinct, non-empty names, or None. Kept as a tuple, without the blanks around
+            them, which no file keeps reliably: names that differ in nothing else are the same.
+        covariances: (n, d, d) localisation covariances, mm², symmetric positive definite; or one
+            variance, or (n,) of them, mm², the same along every axis; or None. Kept as (n, d, d).
+        undefined: distinct places (from 0) in the list that the landmarks come from that hold no
+            point: listed, but never put down. They keep the places of the others when two sets are
+            paired by order.
     """
 
     points: Any
@@ -33,9 +34,13 @@ class Landmarks:
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
-            raise LandmarkError(f"names: expected one per point, found the single string {self.names!r}")
+            raise LandmarkError(
+                f"names: expected one per point, found the single string {self.names!r}"
+            )
         if self.names is not None and any(np.ndim(name) for name in self.names):
-            raise LandmarkError("names: expected strings, found arrays (covariances are the third argument)")
+            raise LandmarkError(
+                "names: expected strings, found arrays (covariances are the third argument)"
+            )
         names = None if self.names is None else tuple(str(name).strip() for name in self.names)
         points = _numbers(self.points, "points")
         object.__setattr__(self, "points", points)
@@ -43,7 +48,9 @@ class Landmarks:
         _check_points(points, names)
         object.__setattr__(self, "undefined", _places(self.undefined, len(points)))
         if self.covariances is not None:
-            covariances = _full_covariances(_numbers(self.covariances, "covariances"), *points.shape)
+            covariances = _full_covariances(
+                _numbers(self.covariances, "covariances"), *points.shape
+            )
             check_covariances(covariances, points.shape, "covariances", self.labels)
             object.__setattr__(self, "covariances", covariances)
 
@@ -67,13 +74,17 @@ class Landmarks:
     @property
     def labels(self) -> tuple[str, ...]:
         """The names; where there are none, the places 1…n."""
-        return self.names if self.names is not None else tuple(str(place + 1) for place in self.places)
+        return (
+            self.names if self.names is not None else tuple(str(place + 1) for place in self.places)
+        )
 
     def take(self, index: Sequence[int] | np.ndarray) -> "Landmarks":
         """The landmarks at these rows."""
         rows = [int(i) for i in index]
         names = None if self.names is None else tuple(self.names[i] for i in rows)
-        return Landmarks(self.points[rows], names, None if self.covariances is None else self.covariances[rows])
+        return Landmarks(
+            self.points[rows], names, None if self.covariances is None else self.covariances[rows]
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,8 +123,14 @@ def match(moving: Landmarks, fixed: Landmarks) -> Pairs:
 
 
 def _numbered(landmarks: Landmarks, other: Landmarks) -> Landmarks:
-    """A set without names opposite one whose names are just numbers of its places, perhaps shuffled: then 1…n it is."""
-    if landmarks.names is None and other.names is not None and {*other.names} <= {*landmarks.labels}:
+    """A set without names opposite one whose names are just numbers of its places, perhaps
+    shuffled: then 1…n it is.
+    """
+    if (
+        landmarks.names is None
+        and other.names is not None
+        and {*other.names} <= {*landmarks.labels}
+    ):
         return dataclasses.replace(landmarks, names=landmarks.labels, undefined=())
     return landmarks
 
@@ -127,16 +144,24 @@ def _match_by_order(moving: Landmarks, fixed: Landmarks) -> Pairs:
         )
     common = sorted({*moving.places} & {*fixed.places})
     if not common:
-        raise LandmarkError("no pair: at every place of the two lists one landmark or the other is undefined")
+        raise LandmarkError(
+            "no pair: at every place of the two lists one landmark or the other is undefined"
+        )
     lonely = tuple(str(place + 1) for place in sorted({*moving.places} ^ {*fixed.places}))
     names = [str(place + 1) for place in common] if lonely else None
     row = lambda side: {place: i for i, place in enumerate(side.places)}
-    kept = lambda side: dataclasses.replace(side.take([*map(row(side).__getitem__, common)]), names=names)
+    kept = lambda side: dataclasses.replace(
+        side.take([*map(row(side).__getitem__, common)]), names=names
+    )
     return Pairs(kept(moving), kept(fixed), "order", lonely)
 
 
-def check_covariances(covariances: np.ndarray, shape: tuple[int, ...], what: str, labels: Sequence[str]) -> None:
-    """Refuse covariances that are not (n, d, d), symmetric and positive definite, naming the landmark."""
+def check_covariances(
+    covariances: np.ndarray, shape: tuple[int, ...], what: str, labels: Sequence[str]
+) -> None:
+    """Refuse covariances that are not (n, d, d), symmetric and positive definite, naming the
+    landmark.
+    """
     expected = (*shape, shape[1])
     if covariances.shape != expected:
         raise LandmarkError(f"{what}: expected shape {expected}, found {covariances.shape}")
@@ -171,9 +196,13 @@ def _numbers(value: Any, what: str) -> np.ndarray:
     try:
         if np.iscomplexobj(value):
             raise TypeError("complex")
-        return np.array(np.ma.filled(np.ma.asarray(value, dtype=float), np.nan))  # a masked number is not a number
+        return np.array(
+            np.ma.filled(np.ma.asarray(value, dtype=float), np.nan)
+        )  # a masked number is not a number
     except (TypeError, ValueError) as error:
-        raise LandmarkError(f"{what}: expected real numbers in a regular array, found {value!r:.80}") from error
+        raise LandmarkError(
+            f"{what}: expected real numbers in a regular array, found {value!r:.80}"
+        ) from error
 
 
 def _places(undefined: Any, n: int) -> tuple[int, ...]:
@@ -181,7 +210,9 @@ def _places(undefined: Any, n: int) -> tuple[int, ...]:
     try:
         places = tuple(sorted(operator.index(place) for place in undefined))
     except TypeError as error:
-        raise LandmarkError(f"undefined: expected whole numbers, found {undefined!r:.80}") from error
+        raise LandmarkError(
+            f"undefined: expected whole numbers, found {undefined!r:.80}"
+        ) from error
     listed = n + len(places)
     for place, count in collections.Counter(places).items():
         if count > 1:
@@ -197,7 +228,9 @@ def _check_points(points: np.ndarray, names: tuple[str, ...] | None) -> None:
     if points.size == 0:
         raise LandmarkError("no landmarks: at least one is needed")
     if points.ndim != 2 or points.shape[1] not in (2, 3):
-        raise LandmarkError(f"points: expected an (n, 2) or (n, 3) array, found shape {points.shape}")
+        raise LandmarkError(
+            f"points: expected an (n, 2) or (n, 3) array, found shape {points.shape}"
+        )
     if names is not None:
         if len(names) != len(points):
             raise LandmarkError(f"names: expected {len(points)}, one per point, found {len(names)}")
@@ -206,11 +239,15 @@ def _check_points(points: np.ndarray, names: tuple[str, ...] | None) -> None:
         twice = [name for name, count in collections.Counter(names).items() if count > 1]
         if twice:
             rows = [i for i, name in enumerate(names) if name == twice[0]]
-            raise LandmarkError(f"names: {twice[0]!r} is used more than once (rows {rows}); names must be unique")
+            raise LandmarkError(
+                f"names: {twice[0]!r} is used more than once (rows {rows}); names must be unique"
+            )
     bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
     if bad.size:
         label = str(bad[0] + 1) if names is None else names[bad[0]]
-        raise LandmarkError(f"landmark {label!r} (row {bad[0]}) is not finite: {points[bad[0]].tolist()}")
+        raise LandmarkError(
+            f"landmark {label!r} (row {bad[0]}) is not finite: {points[bad[0]].tolist()}"
+        )
 
 
 def _some(names: Sequence[str]) -> str:

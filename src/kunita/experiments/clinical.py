@@ -1,10 +1,11 @@
-"""The paper's third experiment: leave-one-out over a cohort for a range of length scales, and a case to look at.
+"""The paper's third experiment: leave-one-out over a cohort for a range of length scales, and a
+case to look at.
 
-`sec:real-data` of [wassermann:14], with its `fig:loo`, `fig:reg-us` and `fig:reg-us-un`. The paper leaves out one
-landmark of a case, registers the others, and measures the distance to *the solution that included it*. That is small
-wherever a landmark has little influence, on a prior that is too stiff above all; so the distance to the landmark itself
-is measured too, and whether the predicted uncertainty was true. Amplitude and unknown noise are chosen by the evidence
-on the *other* cases.
+`sec:real-data` of [wassermann:14], with its `fig:loo`, `fig:reg-us` and `fig:reg-us-un`. The paper
+leaves out one landmark of a case, registers the others, and measures the distance to *the solution
+that included it*. That is small wherever a landmark has little influence, on a prior that is too
+stiff above all; so the distance to the landmark itself is measured too, and whether the predicted
+uncertainty was true. Amplitude and unknown noise are chosen by the evidence on the *other* cases.
 """
 
 import dataclasses
@@ -28,7 +29,6 @@ from kunita.cohort.leave_one_out import (
     with_noise,
 )
 from kunita.data.case import Case
-from kunita.data.cohort import generated_cohort
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError
 from kunita.experiments.clinical_findings import findings, panels_say
@@ -56,12 +56,14 @@ from kunita.experiments.experiment import (
     silent,
 )
 from kunita.kernels import Gaussian
+from kunita.phantoms.cohorts import generated_cohort
 from kunita.registration import Registration
 
 
 @dataclasses.dataclass(frozen=True)
 class Generated:
-    """A cohort that is generated, as many cases and landmarks as `sec:real-data` of [wassermann:14] has by default.
+    """A cohort that is generated, as many cases and landmarks as `sec:real-data` of [wassermann:14]
+    has by default.
 
     Args:
         num_cases, seed: of the cohort.
@@ -97,14 +99,18 @@ class Settings:
 FULL = Settings(generated=Generated())
 
 QUICK = Settings(
-    (10.0, 50.0, 200.0), (10.0, 50.0, 200.0), generated=Generated(3, counts=(12, 16), image_spacing_mm=2.5)
+    (10.0, 50.0, 200.0),
+    (10.0, 50.0, 200.0),
+    generated=Generated(3, counts=(12, 16), image_spacing_mm=2.5),
 )
 
 
 def cases_of(generated: Generated) -> tuple[Case, ...]:
     """The cohort itself; the case with the largest shift has images."""
     spacing = generated.image_spacing_mm
-    return generated_cohort(generated.num_cases, generated.seed, counts=generated.counts, image_spacing=spacing)
+    return generated_cohort(
+        generated.num_cases, generated.seed, counts=generated.counts, image_spacing=spacing
+    )
 
 
 def clinical(cases: Sequence[Case], settings: Settings = FULL, tell: Tell = silent) -> Experiment:
@@ -119,7 +125,9 @@ def clinical(cases: Sequence[Case], settings: Settings = FULL, tell: Tell = sile
     priors = (Prior(None), *(Prior(scale) for scale in settings.length_scales_mm))
     num_rows = max(len(case) for case in cases)
     chosen = _choose(cases, priors, num_rows, settings, tell("choosing parameters by the evidence"))
-    outcomes = _leave_out(cases, priors, chosen, num_rows, settings, tell("leaving out one landmark at a time"))
+    outcomes = _leave_out(
+        cases, priors, chosen, num_rows, settings, tell("leaving out one landmark at a time")
+    )
     rows = tuple(prior_row(prior, outcomes) for prior in priors)
     paper = _paper_rows(cases, num_rows, settings, tell("the same with the paper's own parameters"))
     learned = tuple(_case_rows(cases, priors, chosen))
@@ -139,7 +147,9 @@ def clinical(cases: Sequence[Case], settings: Settings = FULL, tell: Tell = sile
         said += ["No case has images: there is nothing to show warped."]
     else:
         used = {prior: found.used[pictured] for prior, found in zip(priors, chosen, strict=True)}
-        picture = _picture(cases[pictured], used, Prior(best_row(rows, "nll").length_scale_mm), num_rows, settings)
+        picture = _picture(
+            cases[pictured], used, Prior(best_row(rows, "nll").length_scale_mm), num_rows, settings
+        )
         more, panels = plates_of(picture, tell("drawing a case"))
         plates, tables, said = (
             [*plates, *more],
@@ -149,11 +159,17 @@ def clinical(cases: Sequence[Case], settings: Settings = FULL, tell: Tell = sile
     return Experiment("clinical", settings, tuple(tables), tuple(plates), tuple(said))
 
 
-def _picture(case: Case, used: dict[Prior, Parameters], best: Prior, num_rows: int, settings: Settings) -> Picture:
+def _picture(
+    case: Case, used: dict[Prior, Parameters], best: Prior, num_rows: int, settings: Settings
+) -> Picture:
     """How the case that is shown is registered, with either set of parameters."""
     again = functools.partial(_registered, case, num_rows=num_rows, align=settings.align)
-    as_in_the_paper = functools.partial(_registered_as_in_the_paper, case, num_rows=num_rows, align=settings.align)
-    return Picture(case, best, settings.panels_mm, lambda prior: again(prior, used[prior]), as_in_the_paper)
+    as_in_the_paper = functools.partial(
+        _registered_as_in_the_paper, case, num_rows=num_rows, align=settings.align
+    )
+    return Picture(
+        case, best, settings.panels_mm, lambda prior: again(prior, used[prior]), as_in_the_paper
+    )
 
 
 def _check(cases: Sequence[Case], settings: Settings) -> None:
@@ -163,10 +179,12 @@ def _check(cases: Sequence[Case], settings: Settings) -> None:
         raise ArgumentError("cases: expected all in 2-D or all in 3-D, found both")
     unknown = set(settings.panels_mm) - set(settings.length_scales_mm)
     if unknown:
-        raise ArgumentError(f"panels_mm: expected some of the length scales, found {sorted(unknown)}")
+        raise ArgumentError(
+            f"panels_mm: expected some of the length scales, found {sorted(unknown)}"
+        )
 
 
-# ---------------------------------------------------------------------------------------------------------- parameters
+# --------------------------------------------------------------------------------------- parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +196,11 @@ class Chosen:
 
 
 def _choose(
-    cases: Sequence[Case], priors: Sequence[Prior], num_rows: int, settings: Settings, progress: Progress
+    cases: Sequence[Case],
+    priors: Sequence[Prior],
+    num_rows: int,
+    settings: Settings,
+    progress: Progress,
 ) -> tuple[Chosen, ...]:
     """For each prior, parameters by the evidence, learned on the other cases."""
     chosen = []
@@ -191,23 +213,36 @@ def _choose(
     return tuple(chosen)
 
 
-def _case_rows(cases: Sequence[Case], priors: Sequence[Prior], chosen: Sequence[Chosen]) -> Iterator[CaseRow]:
+def _case_rows(
+    cases: Sequence[Case], priors: Sequence[Prior], chosen: Sequence[Chosen]
+) -> Iterator[CaseRow]:
     for prior, found in zip(priors, chosen, strict=True):
         for case, own, used in zip(cases, found.own, found.used, strict=True):
             yield CaseRow(
-                case.name, prior.label, prior.length_scale_mm, len(case), float(case.distances.mean()),
-                own.amplitude_mm, own.noise_mm, used.amplitude_mm, _noise_mm(*known_noise(case, used)),
-                own.undetermined, own.converged, "; ".join(own.remarks),
-            )  # fmt: skip
+                case.name,
+                prior.label,
+                prior.length_scale_mm,
+                len(case),
+                float(case.distances.mean()),
+                own.amplitude_mm,
+                own.noise_mm,
+                used.amplitude_mm,
+                _noise_mm(*known_noise(case, used)),
+                own.undetermined,
+                own.converged,
+                "; ".join(own.remarks),
+            )
 
 
 def _noise_mm(moving: Landmarks, fixed: Landmarks) -> float:
     """Typical standard deviation of both sides together, mm."""
     known = [side.covariances for side in (moving, fixed) if side.covariances is not None]
-    return float(np.sqrt(sum(np.mean(np.trace(c, axis1=1, axis2=2)) for c in known) / moving.dimension))
+    return float(
+        np.sqrt(sum(np.mean(np.trace(c, axis1=1, axis2=2)) for c in known) / moving.dimension)
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- leave-one-out
+# ------------------------------------------------------------------------------------ leave-one-out
 
 
 def _leave_out(
@@ -228,7 +263,9 @@ def _leave_out(
     return outcomes
 
 
-def _leave_out_of(case: Case, prior: Prior, parameters: Parameters, num_rows: int, align: str) -> Iterator[Outcome]:
+def _leave_out_of(
+    case: Case, prior: Prior, parameters: Parameters, num_rows: int, align: str
+) -> Iterator[Outcome]:
     """One case under one prior."""
     moving, fixed = known_noise(case, parameters)
     full = _registered(case, prior, parameters, num_rows=num_rows, align=align)
@@ -237,13 +274,17 @@ def _leave_out_of(case: Case, prior: Prior, parameters: Parameters, num_rows: in
         i, left = refit.landmark, refit.left_out(moving, fixed)
         found = _outcome(case, prior, i, left, included[i])
         more = dataclasses.replace(
-            found.row, truth_mm=_truth_mm(case, refit), converged=refit.converged and full.converged,
+            found.row,
+            truth_mm=_truth_mm(case, refit),
+            converged=refit.converged and full.converged,
             closed_form_off_mm=float(np.linalg.norm(closed[i].mean - left.mean)),
-        )  # fmt: skip
+        )
         yield dataclasses.replace(found, row=more)
 
 
-def _registered(case: Case, prior: Prior, parameters: Parameters, *, num_rows: int, align: str) -> Registration:
+def _registered(
+    case: Case, prior: Prior, parameters: Parameters, *, num_rows: int, align: str
+) -> Registration:
     """A case with all its landmarks, with parameters learned on the others."""
     kernel, landmarks = kernel_of(prior.length_scale_mm, parameters), known_noise(case, parameters)
     return register_rows(*landmarks, num_rows, kernel=kernel, align=align)
@@ -253,48 +294,72 @@ def _outcome(case: Case, prior: Prior, i: int, left: LeftOut, included: np.ndarr
     """A prediction of a landmark, and where the solution that included it has it."""
     observed = case.fixed.points[i]
     row = LandmarkRow(
-        case=case.name, landmark=case.moving.labels[i], prior=prior.label, length_scale_mm=prior.length_scale_mm,
-        before_mm=float(case.distances[i]), paper_mm=float(np.linalg.norm(left.mean - included)),
-        honest_mm=float(np.linalg.norm(left.mean - observed)), squared_error=left.squared(observed),
+        case=case.name,
+        landmark=case.moving.labels[i],
+        prior=prior.label,
+        length_scale_mm=prior.length_scale_mm,
+        before_mm=float(case.distances[i]),
+        paper_mm=float(np.linalg.norm(left.mean - included)),
+        honest_mm=float(np.linalg.norm(left.mean - observed)),
+        squared_error=left.squared(observed),
         std_mm=float(np.sqrt(np.trace(left.covariance) / case.dimension)),
-    )  # fmt: skip
+    )
     return Outcome(row, left.covariance + left.noise)
 
 
 def _truth_mm(case: Case, refit: Refit) -> float | None:
-    """How far the map misses the landmark's true place from its true place: no observer's noise is in it."""
+    """How far the map misses the landmark's true place from its true place: no observer's noise is
+    in it.
+    """
     if refit.elsewhere is None or case.true_fixed is None:
         return None
     return float(np.linalg.norm(refit.elsewhere[0] - case.true_fixed[refit.landmark]))
 
 
-# ------------------------------------------------------------------------------------------- the paper's own parameters
+# ----------------------------------------------------------------------- the paper's own parameters
 
 
-def _paper_rows(cases: Sequence[Case], num_rows: int, settings: Settings, progress: Progress) -> tuple[PaperRow, ...]:
+def _paper_rows(
+    cases: Sequence[Case], num_rows: int, settings: Settings, progress: Progress
+) -> tuple[PaperRow, ...]:
     """Leave-one-out with amplitude and noise as in the paper, in closed form."""
     rows = []
     for k, scale in enumerate(settings.length_scales_mm):
-        found = [one for case in cases for one in _with_paper_parameters(case, Prior(scale), num_rows, settings.align)]
+        found = [
+            one
+            for case in cases
+            for one in _with_paper_parameters(case, Prior(scale), num_rows, settings.align)
+        ]
         paper, honest, std = (column(found, name) for name in ("paper_mm", "honest_mm", "std_mm"))
         inside = scored(found).coverage[scores.LEVELS.index(0.95)]
-        medians = (float(np.median(paper)), outliers(paper), float(np.median(honest)), outliers(honest))
+        medians = (
+            float(np.median(paper)),
+            outliers(paper),
+            float(np.median(honest)),
+            outliers(honest),
+        )
         lost = {one.row.case for one in found if not one.row.converged}
         rows.append(PaperRow(scale, *medians, float(std.mean()), inside, len(lost)))
         progress((k + 1) / len(settings.length_scales_mm))
     return tuple(rows)
 
 
-def _with_paper_parameters(case: Case, prior: Prior, num_rows: int, align: str) -> Iterator[Outcome]:
+def _with_paper_parameters(
+    case: Case, prior: Prior, num_rows: int, align: str
+) -> Iterator[Outcome]:
     moving, fixed = _paper_landmarks(case)
     full = _registered_as_in_the_paper(case, prior, num_rows=num_rows, align=align)
     included = full.posterior.predict(moving.points).mean
     for i, left in enumerate(closed_form(full, moving, fixed)):
         found = _outcome(case, prior, i, left, included[i])
-        yield dataclasses.replace(found, row=dataclasses.replace(found.row, converged=full.converged))
+        yield dataclasses.replace(
+            found, row=dataclasses.replace(found.row, converged=full.converged)
+        )
 
 
-def _registered_as_in_the_paper(case: Case, prior: Prior, *, num_rows: int, align: str) -> Registration:
+def _registered_as_in_the_paper(
+    case: Case, prior: Prior, *, num_rows: int, align: str
+) -> Registration:
     assert prior.length_scale_mm is not None  # the paper has no prior without one
     kernel = Gaussian(prior.length_scale_mm, PAPER_AMPLITUDE_MM)
     return register_rows(*_paper_landmarks(case), num_rows, kernel=kernel, align=align)

@@ -1,4 +1,6 @@
-"""What the third experiment says, in words: where the observations of `sec:real-data` of [wassermann:14] hold."""
+"""What the third experiment says, in words: where the observations of `sec:real-data` of
+[wassermann:14] hold.
+"""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -11,14 +13,18 @@ PAPER_BEST_MM = 50.0
 """The length scale that the paper found best."""
 
 NOTICEABLE = 0.02
-"""A prior that predicts landmarks better than the alignment alone by less than this shows nothing."""
+"""A prior that predicts landmarks better than the alignment alone by less than this shows nothing.
+"""
 
 SURE = 2.0
 """Standard errors that a difference must be larger than to be told from none."""
 
 
 def findings(
-    rows: Sequence[PriorRow], paper: Sequence[PaperRow], learned: Sequence[CaseRow], cases: Sequence[Case]
+    rows: Sequence[PriorRow],
+    paper: Sequence[PaperRow],
+    learned: Sequence[CaseRow],
+    cases: Sequence[Case],
 ) -> Iterator[str]:
     """What the numbers say; every sentence could have come out the other way."""
     rigid, scales = rows[0], rows[1:]
@@ -34,7 +40,11 @@ def findings(
 
 def _how(rows: Sequence[PriorRow], cases: Sequence[Case]) -> Iterator[str]:
     n, refitted = rows[0].landmarks, sum(row.landmarks for row in rows)
-    learned = "on the other cases" if len(cases) > LEAST_OTHERS else "on the case itself, the cases being too few"
+    learned = (
+        "on the other cases"
+        if len(cases) > LEAST_OTHERS
+        else "on the case itself, the cases being too few"
+    )
     yield (
         f"{len(cases)} cases, {n} landmarks, {refitted} exact refits; parameters by the evidence {learned}; "
         f"{_whose_noise(cases)}. Before registration landmarks are {rows[0].before_mean_mm:.2f} mm apart on average."
@@ -53,7 +63,9 @@ def _whose_noise(cases: Sequence[Case]) -> str:
     return f"{words} – for {unknown[0]} on the case itself, as no other case lacks a noise"
 
 
-def _how_it_ended(rows: Sequence[PriorRow], paper: Sequence[PaperRow], learned: Sequence[CaseRow]) -> Iterator[str]:
+def _how_it_ended(
+    rows: Sequence[PriorRow], paper: Sequence[PaperRow], learned: Sequence[CaseRow]
+) -> Iterator[str]:
     """What went wrong in any of the fits, and how often."""
     refitted = sum(row.landmarks for row in rows)
     lost = sum(row.unconverged for row in rows)
@@ -80,7 +92,11 @@ def _which_is_best(rigid: PriorRow, scales: Sequence[PriorRow]) -> Iterator[str]
         f"By the paper's measure, the distance to the solution that included the landmark, {_name(paper)} is best "
         f"(median {paper.paper_median_mm:.2f} mm); this {agree} the paper's σ = {PAPER_BEST_MM:g} mm."
     )
-    trust = "prefers no deformation at all" if rigid.paper_median_mm < paper.paper_median_mm else "prefers deformation"
+    trust = (
+        "prefers no deformation at all"
+        if rigid.paper_median_mm < paper.paper_median_mm
+        else "prefers deformation"
+    )
     yield (
         f"The same measure {trust}: it gives the alignment alone {rigid.paper_median_mm:.2f} mm. "
         "It tells how little a landmark matters, not how well it is predicted."
@@ -110,20 +126,33 @@ def _rivals(scales: Sequence[PriorRow], name: str) -> str:
 
 
 def _small_scales(rigid: PriorRow, scales: Sequence[PriorRow]) -> Iterator[str]:
-    """Whether priors below the paper's best leave the landmark about where the alignment alone has it."""
+    """Whether priors below the paper's best leave the landmark about where the alignment alone has
+    it.
+    """
     best, small = best_row(scales, "honest_mean_mm"), [row for row in scales if _is_small(row)]
     if not small:
         return
-    if best.gain_mm < NOTICEABLE * rigid.honest_mean_mm or best.gain_mm <= SURE * (best.gain_se_mm or 0.0):
+    if best.gain_mm < NOTICEABLE * rigid.honest_mean_mm or best.gain_mm <= SURE * (
+        best.gain_se_mm or 0.0
+    ):
         verdict = (
             f"undecided: no prior predicts it better than the alignment alone by {100 * NOTICEABLE:.0f} % and by "
             f"{SURE:g} standard errors"
         )
     else:
-        verdict = _verdict(small, [row.gain_mm < 0.5 * best.gain_mm for row in small]) + ": they bring "
-        verdict += _list([f"{100 * row.gain_mm / best.gain_mm:.0f} % ({_name(row)})" for row in small])
+        verdict = (
+            _verdict(small, [row.gain_mm < 0.5 * best.gain_mm for row in small]) + ": they bring "
+        )
+        verdict += _list(
+            [f"{100 * row.gain_mm / best.gain_mm:.0f} % ({_name(row)})" for row in small]
+        )
         verdict += f" of what {_name(best)} brings over the alignment, {_with_error(best.gain_mm, best.gain_se_mm)}"
-    distances = _list([f"{_name(row)} {row.honest_mean_mm:.2f} mm" for row in dict.fromkeys((rigid, *small, best))])
+    distances = _list(
+        [
+            f"{_name(row)} {row.honest_mean_mm:.2f} mm"
+            for row in dict.fromkeys((rigid, *small, best))
+        ]
+    )
     yield f"“A small σ cannot move the left-out landmark” – {verdict}. Mean distances: {distances}."
 
 
@@ -134,16 +163,24 @@ def _variation(scales: Sequence[PriorRow]) -> Iterator[str]:
     if not small:
         return
     said = []
-    for what, name in (("by the paper's measure", "paper_sd_mm"), ("to the landmark", "honest_sd_mm")):
+    for what, name in (
+        ("by the paper's measure", "paper_sd_mm"),
+        ("to the landmark", "honest_sd_mm"),
+    ):
         sds = _list([f"{getattr(row, name):.2f} mm" for row in small])
         verdict = _verdict(small, [getattr(row, name) > getattr(at, name) for row in small])
-        said.append(f"{what} it {verdict} (standard deviations {sds}, against {getattr(at, name):.2f} mm)")
+        said.append(
+            f"{what} it {verdict} (standard deviations {sds}, against {getattr(at, name):.2f} mm)"
+        )
     yield f"“A small σ varies more”, compared with {_name(at)} – {'; '.join(said)}."
 
 
 def _verdict(rows: Sequence[PriorRow], holds: Sequence[bool]) -> str:
     """Where a claim holds, and where not."""
-    where, elsewhere = ([_name(row) for row, yes in zip(rows, holds, strict=True) if yes is it] for it in (True, False))
+    where, elsewhere = (
+        [_name(row) for row, yes in zip(rows, holds, strict=True) if yes is it]
+        for it in (True, False)
+    )
     words = [f"holds at {_list(where)}"] if where else []
     return ", ".join([*words, *([f"does not hold at {_list(elsewhere)}"] if elsewhere else [])])
 
@@ -167,7 +204,10 @@ def _list(words: Sequence[str]) -> str:
 
 def _large_scales(scales: Sequence[PriorRow], paper: Sequence[PaperRow]) -> Iterator[str]:
     last, at = scales[-1], _at_paper_best(scales)
-    then, now = (next(row for row in paper if row.length_scale_mm == one.length_scale_mm) for one in (at, last))
+    then, now = (
+        next(row for row in paper if row.length_scale_mm == one.length_scale_mm)
+        for one in (at, last)
+    )
     counts = (
         ("the paper's measure", at.paper_outliers, last.paper_outliers),
         ("the distance to the landmark", at.honest_outliers, last.honest_outliers),
@@ -191,7 +231,13 @@ def _uncertainty(scales: Sequence[PriorRow], paper: Sequence[PaperRow]) -> Itera
     )
     for how, stds in series:
         falls = all(b < a for a, b in itertools.pairwise(stds))
-        verdict = "holds at every step" if falls else "holds from end to end" if stds[-1] < stds[0] else "does not hold"
+        verdict = (
+            "holds at every step"
+            if falls
+            else "holds from end to end"
+            if stds[-1] < stds[0]
+            else "does not hold"
+        )
         numbers = ", ".join(f"{std:.2f}" for std in stds)
         yield (
             f"“Uncertainty falls as smoothness rises” – {how}: {verdict} (mean standard deviation of a left-out "
@@ -231,4 +277,6 @@ def _unconverged(panels: Sequence[PanelRow]) -> str:
 
 
 def _name(row: PriorRow) -> str:
-    return "the alignment alone" if row.length_scale_mm is None else f"σ = {row.length_scale_mm:g} mm"
+    return (
+        "the alignment alone" if row.length_scale_mm is None else f"σ = {row.length_scale_mm:g} mm"
+    )

@@ -1,4 +1,6 @@
-"""The tables of the third experiment: what was left out, under which prior, and how well it was predicted."""
+"""The tables of the third experiment: what was left out, under which prior, and how well it was
+predicted.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,13 +12,15 @@ from kunita import scores
 
 @dataclasses.dataclass(frozen=True)
 class PriorRow:
-    """What leave-one-out says of one prior, over all landmarks of all cases; outliers are those of a box plot.
+    """What leave-one-out says of one prior, over all landmarks of all cases; outliers are those of
+    a box plot.
 
-    *paper*: distance to the solution that included the landmark (`fig:loo` of [wassermann:14]); *honest*: to the
-    landmark; *truth*: to where it really is, for generated cohorts; *sd*: how much such distances vary. *behind_best*:
-    the honest distance less that under the σ with the least mean, landmark by landmark; *gain*: that of the alignment
-    alone less this one. *se*: standard errors of these over cases, none with one case. *std*: predicted, along a
-    typical axis, the landmark's own noise not included. *unconverged*: refits.
+    *paper*: distance to the solution that included the landmark (`fig:loo` of [wassermann:14]);
+    *honest*: to the landmark; *truth*: to where it really is, for generated cohorts; *sd*: how much
+    such distances vary. *behind_best*: the honest distance less that under the σ with the least
+    mean, landmark by landmark; *gain*: that of the alignment alone less this one. *se*: standard
+    errors of these over cases, none with one case. *std*: predicted, along a typical axis, the
+    landmark's own noise not included. *unconverged*: refits.
     """
 
     prior: str
@@ -70,10 +74,11 @@ class LandmarkRow:
 
 @dataclasses.dataclass(frozen=True)
 class CaseRow:
-    """The parameters of a case under one prior: what its own evidence chooses, and what was used instead.
+    """The parameters of a case under one prior: what its own evidence chooses, and what was used
+    instead.
 
-    *undetermined*: its own evidence could not tell amplitude or noise; *converged*: the registration that chose them;
-    *remarks*: all that this one warned of.
+    *undetermined*: its own evidence could not tell amplitude or noise; *converged*: the
+    registration that chose them; *remarks*: all that this one warned of.
     """
 
     case: str
@@ -91,13 +96,16 @@ class CaseRow:
 
     @property
     def was_fitted(self) -> bool:
-        """Whether there was anything to choose: the alignment alone has no amplitude, and its noise may be known."""
+        """Whether there was anything to choose: the alignment alone has no amplitude, and its noise
+        may be known.
+        """
         return self.length_scale_mm is not None or self.own_noise_mm is not None
 
 
 @dataclasses.dataclass(frozen=True)
 class PaperRow:
-    """Leave-one-out in closed form with the paper's own parameters: amplitude 1 mm, noise √½ mm, whatever σ.
+    """Leave-one-out in closed form with the paper's own parameters: amplitude 1 mm, noise √½ mm,
+    whatever σ.
 
     *unconverged*: registrations, one per case.
     """
@@ -114,7 +122,9 @@ class PaperRow:
 
 @dataclasses.dataclass(frozen=True)
 class PanelRow:
-    """How sure the registration of the illustrated case is on the plane that is shown (`fig:reg-us-un`)."""
+    """How sure the registration of the illustrated case is on the plane that is shown
+    (`fig:reg-us-un`).
+    """
 
     parameters: str
     length_scale_mm: float
@@ -137,7 +147,9 @@ class Prior:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
-    """A landmark that was left out: its row, and the covariance that was predicted for it, noise included."""
+    """A landmark that was left out: its row, and the covariance that was predicted for it, noise
+    included.
+    """
 
     row: LandmarkRow
     covariance: np.ndarray
@@ -146,28 +158,45 @@ class Outcome:
 def prior_row(prior: Prior, outcomes: Sequence[Outcome]) -> PriorRow:
     """All landmarks under one prior, among what was found under all priors."""
     mine, rigid = _under(prior.label, outcomes), _under(Prior(None).label, outcomes)
-    behind, gain = paired(mine, _best(outcomes, "honest_mm"), "honest_mm"), paired(rigid, mine, "honest_mm")
+    behind, gain = (
+        paired(mine, _best(outcomes, "honest_mm"), "honest_mm"),
+        paired(rigid, mine, "honest_mm"),
+    )
     paper, honest, truth = (column(mine, name) for name in ("paper_mm", "honest_mm", "truth_mm"))
     result, known = scored(mine), not np.isnan(truth).any()
     astray = paired(mine, _best(outcomes, "truth_mm"), "truth_mm")
     fifty, eighty, ninety, ninety_five, ninety_nine = result.coverage
     return PriorRow(
-        prior=prior.label, length_scale_mm=prior.length_scale_mm, landmarks=len(mine),
+        prior=prior.label,
+        length_scale_mm=prior.length_scale_mm,
+        landmarks=len(mine),
         before_mean_mm=float(column(mine, "before_mm").mean()),
-        paper_median_mm=float(np.median(paper)), paper_mean_mm=float(paper.mean()),
-        paper_sd_mm=float(paper.std(ddof=1)), paper_outliers=outliers(paper),
-        honest_median_mm=float(np.median(honest)), honest_mean_mm=float(honest.mean()),
-        honest_sd_mm=float(honest.std(ddof=1)), honest_outliers=outliers(honest),
-        behind_best_mm=behind.mean_mm, behind_best_se_mm=behind.se_mm, gain_mm=gain.mean_mm, gain_se_mm=gain.se_mm,
+        paper_median_mm=float(np.median(paper)),
+        paper_mean_mm=float(paper.mean()),
+        paper_sd_mm=float(paper.std(ddof=1)),
+        paper_outliers=outliers(paper),
+        honest_median_mm=float(np.median(honest)),
+        honest_mean_mm=float(honest.mean()),
+        honest_sd_mm=float(honest.std(ddof=1)),
+        honest_outliers=outliers(honest),
+        behind_best_mm=behind.mean_mm,
+        behind_best_se_mm=behind.se_mm,
+        gain_mm=gain.mean_mm,
+        gain_se_mm=gain.se_mm,
         truth_median_mm=float(np.median(truth)) if known else None,
         truth_mean_mm=float(truth.mean()) if known else None,
         truth_behind_best_mm=astray.mean_mm if known else None,
         truth_behind_best_se_mm=astray.se_mm if known else None,
         std_mean_mm=float(column(mine, "std_mm").mean()),
-        coverage_50=fifty, coverage_80=eighty, coverage_90=ninety, coverage_95=ninety_five, coverage_99=ninety_nine,
-        nll=result.nll, unconverged=sum(not outcome.row.converged for outcome in mine),
+        coverage_50=fifty,
+        coverage_80=eighty,
+        coverage_90=ninety,
+        coverage_95=ninety_five,
+        coverage_99=ninety_nine,
+        nll=result.nll,
+        unconverged=sum(not outcome.row.converged for outcome in mine),
         closed_form_off_mm=float(column(mine, "closed_form_off_mm").max()),
-    )  # fmt: skip
+    )
 
 
 def _under(label: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -176,13 +205,19 @@ def _under(label: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 def _best(outcomes: Sequence[Outcome], name: str) -> list[Outcome]:
     """The outcomes under the length scale with the least mean."""
-    labels = dict.fromkeys(outcome.row.prior for outcome in outcomes if outcome.row.length_scale_mm is not None)
-    return min((_under(label, outcomes) for label in labels), key=lambda found: column(found, name).mean())
+    labels = dict.fromkeys(
+        outcome.row.prior for outcome in outcomes if outcome.row.length_scale_mm is not None
+    )
+    return min(
+        (_under(label, outcomes) for label in labels), key=lambda found: column(found, name).mean()
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Between two priors: the mean over landmarks, and its standard error over cases, if there are several."""
+    """Between two priors: the mean over landmarks, and its standard error over cases, if there are
+    several.
+    """
 
     mean_mm: float
     se_mm: float | None
@@ -191,7 +226,8 @@ class Difference:
 def paired(these: Sequence[Outcome], those: Sequence[Outcome], name: str) -> Difference:
     """These less those, landmark by landmark.
 
-    Landmarks of one case are not independent: they share a registration and a patient. So cases are what is counted.
+    Landmarks of one case are not independent: they share a registration and a patient. So cases are
+    what is counted.
     """
     place = {(outcome.row.case, outcome.row.landmark): k for k, outcome in enumerate(those)}
     order = [place[outcome.row.case, outcome.row.landmark] for outcome in these]
@@ -205,7 +241,9 @@ def paired(these: Sequence[Outcome], those: Sequence[Outcome], name: str) -> Dif
 def scored(outcomes: Sequence[Outcome]) -> scores.Scores:
     """Errors, coverage and log score of some predictions."""
     covariances = np.stack([outcome.covariance for outcome in outcomes])
-    return scores.scores(column(outcomes, "honest_mm"), column(outcomes, "squared_error"), covariances)
+    return scores.scores(
+        column(outcomes, "honest_mm"), column(outcomes, "squared_error"), covariances
+    )
 
 
 def column(outcomes: Sequence[Outcome], name: str) -> np.ndarray:
@@ -222,4 +260,6 @@ def outliers(values: np.ndarray) -> int:
 
 def best_row(rows: Sequence[PriorRow], name: str) -> PriorRow:
     """The prior with a length scale that has least of something."""
-    return min((row for row in rows if row.length_scale_mm is not None), key=lambda row: getattr(row, name))
+    return min(
+        (row for row in rows if row.length_scale_mm is not None), key=lambda row: getattr(row, name)
+    )

@@ -7,7 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 PAPER_AMPLITUDE_MM, PAPER_NOISE_MM = 1.0, 0.5**0.5
-"""The paper's kernel has amplitude 1 (`eq:cov-fun` of [wassermann:14]), and its data term ‖·‖² is the noise D = ½I."""
+"""The paper's kernel has amplitude 1 (`eq:cov-fun` of [wassermann:14]), and its data term ‖·‖² is
+the noise D = ½I."""
 
 Progress = Callable[[float], None]
 """Told the fraction that is done."""
@@ -23,7 +24,9 @@ def silent(_description: str) -> Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows of one frozen dataclass of plain values, whose fields are the columns; units are part of their names."""
+    """Rows of one frozen dataclass of plain values, whose fields are the columns; units are part of
+    their names.
+    """
 
     name: str
     rows: tuple[Any, ...]

@@ -22,7 +22,11 @@ def written_before(name: str, folder: Path) -> list[Path]:
         names = json.loads(listing.read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError):
         names = []
-    return [path for path in (listing, *(folder / Path(str(other)).name for other in names)) if path.is_file()]
+    return [
+        path
+        for path in (listing, *(folder / Path(str(other)).name for other in names))
+        if path.is_file()
+    ]
 
 
 def write_experiment(experiment: Experiment, folder: Path) -> None:
@@ -41,15 +45,24 @@ def summary(experiment: Experiment) -> Any:
 
 def document(experiment: Experiment) -> Any:
     """All numbers and words of an experiment, for programs; `columns` says what is in each table."""
-    return plain({
-        "experiment": experiment.name,
-        "version": kunita.__version__,
-        "files": file_names(experiment),
-        "settings": dataclasses.asdict(experiment.settings),
-        "findings": list(experiment.findings),
-        "columns": {table.name: inspect.getdoc(type(table.rows[0])) for table in experiment.tables if table.rows},
-        "tables": {table.name: [dataclasses.asdict(row) for row in table.rows] for table in experiment.tables},
-    })  # fmt: skip
+    return plain(
+        {
+            "experiment": experiment.name,
+            "version": kunita.__version__,
+            "files": file_names(experiment),
+            "settings": dataclasses.asdict(experiment.settings),
+            "findings": list(experiment.findings),
+            "columns": {
+                table.name: inspect.getdoc(type(table.rows[0]))
+                for table in experiment.tables
+                if table.rows
+            },
+            "tables": {
+                table.name: [dataclasses.asdict(row) for row in table.rows]
+                for table in experiment.tables
+            },
+        }
+    )
 
 
 def file_names(experiment: Experiment) -> list[str]:
@@ -65,10 +78,14 @@ def _write_table(table: Table, path: Path) -> None:
         writer.writerow(table.columns)
         for row in table.rows:
             values = (getattr(row, column) for column in table.columns)
-            writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
+            writer.writerow(
+                [f"{value:.6g}" if isinstance(value, float) else value for value in values]
+            )
 
 
 def _write_plate(plate: Plate, folder: Path) -> None:
     for suffix in FORMATS:
-        undated = {"CreationDate": None} if suffix == ".pdf" else {}  # the same run gives the same file
+        undated = (
+            {"CreationDate": None} if suffix == ".pdf" else {}
+        )  # the same run gives the same file
         plate.figure.savefig(folder / f"{plate.name}{suffix}", dpi=DOTS_PER_INCH, metadata=undated)

@@ -1,9 +1,10 @@
 """Validity of the local linearisation: the moments of the flow by simulation and by each closure.
 
-The first experiment of [wassermann:14] (“Validity of the Locally Linear Approximation”): landmarks on a circle and on a
-flower, random initial velocity fields with the covariance of the kernel, and the mean and covariance of where the
-landmarks arrive, by Euler–Maruyama and by the moment equations. Both are stepped on the same time grid, so that they
-differ by the closure and by chance only.
+The first experiment of [wassermann:14] (“Validity of the Locally Linear Approximation”): landmarks
+on a circle and on a flower, random initial velocity fields with the covariance of the kernel, and
+the mean and covariance of where the landmarks arrive, by Euler–Maruyama and by the moment
+equations. Both are stepped on the same time grid, so that they differ by the closure and by chance
+only.
 """
 
 import concurrent.futures
@@ -22,7 +23,6 @@ import numpy as np
 from scipy.stats import t as student
 
 from kunita import numerics
-from kunita.data.phantom import circle, flower
 from kunita.experiments.experiment import Experiment, Plate, Progress, Table, Tell, silent
 from kunita.figures import moments as figures
 from kunita.flow import shooting
@@ -30,6 +30,7 @@ from kunita.flow.moments import CLOSURES, euler_moments
 from kunita.flow.referee import CHUNK, Estimate, referee
 from kunita.flow.simulate import simulate
 from kunita.kernels import Gaussian
+from kunita.phantoms.shapes import circle, flower
 
 SHAPES: dict[str, Callable[..., np.ndarray]] = {"circle": circle, "flower": flower}
 PAPER_LENGTH_SCALES = (0.1, 2.0, 5.0)
@@ -40,7 +41,8 @@ WILD_MM = 100.0
 CONFIDENCE = 0.95
 
 DROWNED = 1.5
-"""An error counts as chance's only if it is no more than this many times what chance alone gives."""
+"""An error counts as chance's only if it is no more than this many times what chance alone gives.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +62,15 @@ class Settings:
 
 
 FULL = Settings()
-QUICK = Settings(num_experiments=6, num_paths=256, num_steps=25, num_curve_experiments=1, num_curve_paths=512)
+QUICK = Settings(
+    num_experiments=6, num_paths=256, num_steps=25, num_curve_experiments=1, num_curve_paths=512
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A way to compare two pairs of moments: numbers in groups, whose mean Euclidean difference is the error.
+    """A way to compare two pairs of moments: numbers in groups, whose mean Euclidean difference is
+    the error.
 
     Args:
         name, unit: as they are called in tables.
@@ -97,16 +102,21 @@ PAPER_DISTANCES, PAPER_COVARIANCES = (0.5, 0.1, 0.012), (11.0, 3.0, 0.5)
 
 MEASURES = (
     Measure("arrival", "mm", lambda mean, cov: mean, PAPER_DISTANCES),
-    Measure("point covariance", "mm²", lambda mean, cov: np.einsum("iaib->iab", cov).reshape(len(mean), -1),
-            PAPER_COVARIANCES),
+    Measure(
+        "point covariance",
+        "mm²",
+        lambda mean, cov: np.einsum("iaib->iab", cov).reshape(len(mean), -1),
+        PAPER_COVARIANCES,
+    ),
     Measure("joint covariance", "mm²", lambda mean, cov: cov.reshape(1, -1), PAPER_COVARIANCES),
     Measure("cloud covariance", "mm²", _cloud, PAPER_COVARIANCES),
-)  # fmt: skip
-"""Distance of the mean arrivals; Frobenius norm of the covariance's difference: point by point (the headline), of all
-coordinates jointly (it grows with the number of landmarks), and of the cloud of all arrivals."""
+)
+"""Distance of the mean arrivals; Frobenius norm of the covariance's difference: point by point (the
+headline), of all coordinates jointly (it grows with the number of landmarks), and of the cloud of
+all arrivals."""
 
 
-# ------------------------------------------------------------------------------------------------------- one experiment
+# ----------------------------------------------------------------------------------- one experiment
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,10 +156,18 @@ def closed_moments(case: Draw, closure: str) -> Estimate:
 
 
 def simulated(case: Draw, num_paths: int) -> tuple[Estimate, Estimate]:
-    """Two independent estimates of the same by simulation, from half of the paths each; at least 256 paths in all."""
+    """Two independent estimates of the same by simulation, from half of the paths each; at least
+    256 paths in all.
+    """
     chunks = max(num_paths // (4 * CHUNK), 2)
     with jax.enable_x64(True):
-        return referee(case.kernel, case.trajectory, jnp.asarray(case.points), chunks, jax.random.key(case.seed))
+        return referee(
+            case.kernel,
+            case.trajectory,
+            jnp.asarray(case.points),
+            chunks,
+            jax.random.key(case.seed),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +178,9 @@ class Difference:
         closure, measure: which.
         error: mean distance from their average; chance is part of it.
         chance: the same that chance alone would give: half the distance between the estimates.
-        square: of the error without chance, unbiased (so it may be negative): ⟨c − a, c − b⟩. (The cloud's covariance
-            is quadratic in the means: its estimates are too large by the square of the simulation's error of a mean,
-            some 1e-5 mm², which is let be.)
+        square: of the error without chance, unbiased (so it may be negative): ⟨c − a, c − b⟩. (The
+            cloud's covariance is quadratic in the means: its estimates are too large by the square
+            of the simulation's error of a mean, some 1e-5 mm², which is let be.)
     """
 
     closure: str
@@ -182,15 +200,21 @@ def differences(case: Draw, num_paths: int) -> tuple[Difference, ...]:
     )
 
 
-def difference(closure: str, measure: Measure, closed: Estimate, halves: tuple[Estimate, Estimate]) -> Difference:
+def difference(
+    closure: str, measure: Measure, closed: Estimate, halves: tuple[Estimate, Estimate]
+) -> Difference:
     """Compare what a closure gives with the two halves of a simulation."""
     c, a, b = (measure.features(part.mean, part.covariance) for part in (closed, *halves))
     with np.errstate(over="ignore", invalid="ignore"):  # a closure may diverge, which is a result
-        error, chance = (float(np.linalg.norm(part, axis=1).mean()) for part in (c - (a + b) / 2, (a - b) / 2))
-        return Difference(closure, measure.name, error, chance, float(np.sum((c - a) * (c - b), axis=1).mean()))
+        error, chance = (
+            float(np.linalg.norm(part, axis=1).mean()) for part in (c - (a + b) / 2, (a - b) / 2)
+        )
+        return Difference(
+            closure, measure.name, error, chance, float(np.sum((c - a) * (c - b), axis=1).mean())
+        )
 
 
-# -------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,11 +223,14 @@ class ClosureRow:
 
     Args:
         error, standard_error: mean over the experiments; chance is part of it.
-        median_error: the median over the experiments, which the few in which a closure diverges do not move.
+        median_error: the median over the experiments, which the few in which a closure diverges do
+            not move.
         simulation_error: what chance alone gives.
-        resolved, resolved_low, resolved_high: root mean square without chance, and its 95 % interval.
-        below_resolution: whether chance explains the error: the interval holds zero, and the error is about the
-            simulation's own (a few huge errors alone make an interval that holds zero, too).
+        resolved, resolved_low, resolved_high: root mean square without chance, and its 95 %
+            interval.
+        below_resolution: whether chance explains the error: the interval holds zero, and the error
+            is about the simulation's own (a few huge errors alone make an interval that holds zero,
+            too).
         paper: what the paper reports; None for other length scales.
         times_smaller: paper / error.
     """
@@ -225,20 +252,40 @@ class ClosureRow:
     times_smaller: float | None
 
 
-def closure_row(shape: str, scale: float, measure: Measure, found: Sequence[Difference]) -> ClosureRow:
+def closure_row(
+    shape: str, scale: float, measure: Measure, found: Sequence[Difference]
+) -> ClosureRow:
     """Average over experiments; the error of an average is its standard deviation over √(number)."""
-    error, chance, square = (np.array([getattr(f, name) for f in found]) for name in ("error", "chance", "square"))
+    error, chance, square = (
+        np.array([getattr(f, name) for f in found]) for name in ("error", "chance", "square")
+    )
     with np.errstate(over="ignore", invalid="ignore"):
-        middle, reach = square.mean(), _standard_error(square) * student.ppf((1 + CONFIDENCE) / 2, len(square) - 1)
-        rms, low, high = (float(np.sqrt(max(value, 0))) for value in (middle, middle - reach, middle + reach))
+        middle, reach = (
+            square.mean(),
+            _standard_error(square) * student.ppf((1 + CONFIDENCE) / 2, len(square) - 1),
+        )
+        rms, low, high = (
+            float(np.sqrt(max(value, 0))) for value in (middle, middle - reach, middle + reach)
+        )
         standard = _standard_error(error)
     paper = measure.paper_at(scale)
     return ClosureRow(
-        shape, scale, found[0].closure, measure.name, measure.unit,
-        float(error.mean()), standard, float(np.median(error)), float(chance.mean()), rms, low, high,
+        shape,
+        scale,
+        found[0].closure,
+        measure.name,
+        measure.unit,
+        float(error.mean()),
+        standard,
+        float(np.median(error)),
+        float(chance.mean()),
+        rms,
+        low,
+        high,
         below_resolution=bool(low == 0 and error.mean() <= DROWNED * chance.mean()),
-        paper=paper, times_smaller=None if paper is None else float(paper / error.mean()),
-    )  # fmt: skip
+        paper=paper,
+        times_smaller=None if paper is None else float(paper / error.mean()),
+    )
 
 
 def _standard_error(values: np.ndarray) -> float:
@@ -247,7 +294,9 @@ def _standard_error(values: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class CurveRow:
-    """Plain Euler–Maruyama with this many paths: its difference from the paper's closure, and from the truth."""
+    """Plain Euler–Maruyama with this many paths: its difference from the paper's closure, and from
+    the truth.
+    """
 
     shape: str
     length_scale_mm: float
@@ -261,13 +310,29 @@ class CurveRow:
 
 def curve_rows(settings: Settings, shape: str, scale: float) -> Iterator[CurveRow]:
     """What one would report who compares `ll` with a plain simulation of ever more paths."""
-    samples = [sample for i in range(settings.num_curve_experiments) for sample in _samples(settings, shape, scale, i)]
+    samples = [
+        sample
+        for i in range(settings.num_curve_experiments)
+        for sample in _samples(settings, shape, scale, i)
+    ]
     for measure in MEASURES:
         for size in sorted({sample.num_paths for sample in samples}):
-            pairs = [(measure.distance(s.moments, s.ll), measure.distance(s.moments, s.truth))
-                     for s in samples if s.num_paths == size]  # fmt: skip
+            pairs = [
+                (measure.distance(s.moments, s.ll), measure.distance(s.moments, s.truth))
+                for s in samples
+                if s.num_paths == size
+            ]
             from_ll, from_truth = (float(value) for value in np.mean(pairs, axis=0))
-            yield CurveRow(shape, scale, measure.name, measure.unit, size, from_ll, from_truth, measure.paper_at(scale))
+            yield CurveRow(
+                shape,
+                scale,
+                measure.name,
+                measure.unit,
+                size,
+                from_ll,
+                from_truth,
+                measure.paper_at(scale),
+            )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -281,10 +346,19 @@ class _Sample:
 def _samples(settings: Settings, shape: str, scale: float, number: int) -> Iterator[_Sample]:
     """Moments of a few separate samples of each size."""
     case = draw(settings, shape, scale, number)
-    draws = simulate(case.kernel, case.points, case.momenta, num_paths=settings.num_curve_paths,
-                     num_steps=settings.num_steps, key=case.seed + 1)  # fmt: skip
+    draws = simulate(
+        case.kernel,
+        case.points,
+        case.momenta,
+        num_paths=settings.num_curve_paths,
+        num_steps=settings.num_steps,
+        key=case.seed + 1,
+    )
     a, b = simulated(case, settings.num_paths)
-    truth, ll = Estimate((a.mean + b.mean) / 2, (a.covariance + b.covariance) / 2), closed_moments(case, "ll")
+    truth, ll = (
+        Estimate((a.mean + b.mean) / 2, (a.covariance + b.covariance) / 2),
+        closed_moments(case, "ll"),
+    )
     for size in CURVE_SIZES:
         for start in range(0, len(draws) - size + 1, size)[:8]:
             yield _Sample(size, sample_moments(draws[start : start + size]), ll, truth)
@@ -296,7 +370,7 @@ def sample_moments(draws: np.ndarray) -> Estimate:
     return Estimate(draws.mean(axis=0), np.cov(draws.reshape(len(draws), -1).T).reshape(n, d, n, d))
 
 
-# ------------------------------------------------------------------------------------------------------ the experiment
+# ----------------------------------------------------------------------------------- the experiment
 
 
 def moments(settings: Settings = FULL, tell: Tell = silent, processes: int = 1) -> Experiment:
@@ -305,15 +379,18 @@ def moments(settings: Settings = FULL, tell: Tell = silent, processes: int = 1) 
     Args:
         settings: what is run.
         tell: told what begins and how far it is.
-        processes: over how many the experiments are spread. More than one start Python anew, which a script must allow
-            by `if __name__ == "__main__":`; the numbers do not depend on it.
+        processes: over how many the experiments are spread. More than one start Python anew, which
+            a script must allow by `if __name__ == "__main__":`; the numbers do not depend on it.
     """
     rows = tuple(_closure_rows(settings, processes, tell("moments: simulations against closures")))
     curve = tuple(_all_curves(settings, tell("moments: plain simulations of ever more paths")))
     plates = (
         Plate("moments_errors", figures.closure_errors(rows)),
         Plate("moments_paths", figures.errors_against_paths(curve, rows)),
-        Plate("moments_arrivals", figures.arrivals([_arrivals(settings, s) for s in settings.length_scales_mm])),
+        Plate(
+            "moments_arrivals",
+            figures.arrivals([_arrivals(settings, s) for s in settings.length_scales_mm]),
+        ),
     )
     tables = (Table("moments", rows), Table("moments_paths", curve))
     return Experiment("moments", settings, tables, plates, tuple(_findings(settings, rows, curve)))
@@ -326,7 +403,9 @@ def _groups(settings: Settings) -> list[tuple[str, float]]:
 def _closure_rows(settings: Settings, processes: int, progress: Progress) -> Iterator[ClosureRow]:
     """Every shape and length scale, each with all its experiments."""
     groups = _groups(settings)
-    jobs = [(settings, *group, number) for group in groups for number in range(settings.num_experiments)]
+    jobs = [
+        (settings, *group, number) for group in groups for number in range(settings.num_experiments)
+    ]
     with _workers(processes) as spread:
         results = spread(_run, jobs)
         for i, (shape, scale) in enumerate(groups):
@@ -345,7 +424,9 @@ def _run(job: tuple[Settings, str, float, int]) -> tuple[Difference, ...]:
 
 @contextlib.contextmanager
 def _workers(processes: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """A `map` over processes; never threads, in which XLA's compiled programs wait for each other for ever."""
+    """A `map` over processes; never threads, in which XLA's compiled programs wait for each other
+    for ever.
+    """
     if processes == 1:
         yield map
         return
@@ -380,22 +461,39 @@ def _all_curves(settings: Settings, progress: Progress) -> Iterator[CurveRow]:
 def _arrivals(settings: Settings, scale: float) -> figures.Arrivals:
     """One experiment of this length scale to look at."""
     case = draw(settings, "circle", scale, 0)
-    draws = simulate(case.kernel, case.points, case.momenta, num_paths=400, num_steps=settings.num_steps, key=case.seed)
+    draws = simulate(
+        case.kernel,
+        case.points,
+        case.momenta,
+        num_paths=400,
+        num_steps=settings.num_steps,
+        key=case.seed,
+    )
     ll, gaussian = (closed_moments(case, name) for name in ("ll", "gaussian"))
-    return figures.Arrivals(scale, case.points, draws, (ll.mean, ll.covariance), (gaussian.mean, gaussian.covariance))
+    return figures.Arrivals(
+        scale, case.points, draws, (ll.mean, ll.covariance), (gaussian.mean, gaussian.covariance)
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ in words
+# ----------------------------------------------------------------------------------------- in words
 
 
-def _findings(settings: Settings, rows: Sequence[ClosureRow], curve: Sequence[CurveRow]) -> Iterator[str]:
-    yield from _against_the_paper([r for r in rows if r.closure == "gaussian" and r.times_smaller is not None])
+def _findings(
+    settings: Settings, rows: Sequence[ClosureRow], curve: Sequence[CurveRow]
+) -> Iterator[str]:
+    yield from _against_the_paper(
+        [r for r in rows if r.closure == "gaussian" and r.times_smaller is not None]
+    )
     yield from _about_ll(rows)
-    for closure, scale in sorted({(r.closure, r.length_scale_mm) for r in rows if not r.error < WILD_MM}):
+    for closure, scale in sorted(
+        {(r.closure, r.length_scale_mm) for r in rows if not r.error < WILD_MM}
+    ):
         yield f"`{closure}` diverges in some experiments at σ = {scale:g} mm: it expands beyond the kernel's reach."
     yield from _about_paths(curve)
-    sizes = [float(np.linalg.norm(np.cov(make(settings.num_landmarks, settings.radius_mm).T, bias=True)))
-             for make in SHAPES.values()]  # fmt: skip
+    sizes = [
+        float(np.linalg.norm(np.cov(make(settings.num_landmarks, settings.radius_mm).T, bias=True)))
+        for make in SHAPES.values()
+    ]
     yield (
         f"The 2×2 covariance of the landmarks' places has Frobenius norm {sizes[0]:.1f} mm² (circle) and "
         f"{sizes[1]:.1f} mm² (flower); the paper compares its differences with an “original variance of the points 74”."
@@ -406,14 +504,28 @@ def _against_the_paper(ours: Sequence[ClosureRow]) -> Iterator[str]:
     headline = [row for row in ours if row.measure in ("arrival", "point covariance")]
     rest = [row for row in headline if (row.times_smaller or 0) < 5]
     drowned = sum(row.below_resolution for row in rest)
-    others = f"; of the other {len(rest)}, {drowned} are below what the simulation resolves" if rest else ""
+    others = (
+        f"; of the other {len(rest)}, {drowned} are below what the simulation resolves"
+        if rest
+        else ""
+    )
     yield (
         f"`gaussian` is at least five times closer to the simulation than the paper's figure in "
         f"{len(headline) - len(rest)} of {len(headline)} comparisons of means and point covariances{others}."
     )
-    least = [min((r for r in ours if r.measure == m.name), key=lambda r: r.times_smaller or 0, default=None)
-             for m in MEASURES]  # fmt: skip
-    said = (f"{r.times_smaller:.2g} ({r.measure}, {r.shape}, σ = {r.length_scale_mm:g} mm)" for r in least if r)
+    least = [
+        min(
+            (r for r in ours if r.measure == m.name),
+            key=lambda r: r.times_smaller or 0,
+            default=None,
+        )
+        for m in MEASURES
+    ]
+    said = (
+        f"{r.times_smaller:.2g} ({r.measure}, {r.shape}, σ = {r.length_scale_mm:g} mm)"
+        for r in least
+        if r
+    )
     yield f"The smallest factors, chance included: {', '.join(said)}."
 
 
@@ -421,7 +533,10 @@ def _about_ll(rows: Sequence[ClosureRow]) -> Iterator[str]:
     pick = {(r.shape, r.length_scale_mm, r.closure, r.measure): r for r in rows}
     groups = sorted({(r.shape, r.length_scale_mm) for r in rows})
     median = lambda group, closure, name: pick[*group, closure, name].median_error
-    worse = sum(median(g, "ll", "point covariance") > 1.01 * median(g, "frozen", "point covariance") for g in groups)
+    worse = sum(
+        median(g, "ll", "point covariance") > 1.01 * median(g, "frozen", "point covariance")
+        for g in groups
+    )
     ratios = [median(g, "ll", "arrival") / median(g, "gaussian", "arrival") for g in groups]
     yield (
         f"`ll`, the paper's closure, has the mean of `frozen`, {min(ratios):.0f} to {max(ratios):.0f} times further "
@@ -429,8 +544,11 @@ def _about_ll(rows: Sequence[ClosureRow]) -> Iterator[str]:
         f"of {len(groups)} cases (medians)."
     )
     for name in ("arrival", "joint covariance", "cloud covariance"):
-        said = ", ".join(f"{r.median_error / r.paper:.2g} ({r.shape}, σ = {r.length_scale_mm:g} mm)"
-                         for g in groups if (r := pick[*g, "ll", name]).paper)  # fmt: skip
+        said = ", ".join(
+            f"{r.median_error / r.paper:.2g} ({r.shape}, σ = {r.length_scale_mm:g} mm)"
+            for g in groups
+            if (r := pick[*g, "ll", name]).paper
+        )
         if said:
             yield f"The {name} error of `ll` itself (median), whatever the number of paths, over the paper's: {said}."
 
@@ -442,11 +560,19 @@ def _about_paths(curve: Sequence[CurveRow]) -> Iterator[str]:
         found: dict[float, list[float]] = {}
         for row in curve:
             if row.paper is not None and (row.num_paths, row.measure) == (longest, name):
-                found.setdefault(row.length_scale_mm, []).append(longest * (row.from_truth / row.paper) ** 2)
+                found.setdefault(row.length_scale_mm, []).append(
+                    longest * (row.from_truth / row.paper) ** 2
+                )
         needed = {scale: float(np.mean(counts)) for scale, counts in found.items()}
-        said = ", ".join(f"{_paths_in_words(count)} (σ = {scale:g} mm)" for scale, count in needed.items())
+        said = ", ".join(
+            f"{_paths_in_words(count)} (σ = {scale:g} mm)" for scale, count in needed.items()
+        )
         alike = len(needed) < 2 or max(needed.values()) < 10 * min(needed.values())
-        verdict = "about the same number gives them all" if alike else "no one number of paths gives them all"
+        verdict = (
+            "about the same number gives them all"
+            if alike
+            else "no one number of paths gives them all"
+        )
         if needed:
             yield f"Chance alone, without any bias, gives the paper's {name} with this many paths: {said}; {verdict}."
 

@@ -1,10 +1,11 @@
 """Circle to flower: the small-deformation model and the diffeomorphic one at equal parameters.
 
-The second experiment of [wassermann:14] (`fig:synth`): where each model's map folds, how sure each says it is, and
-whether what the paper says of them holds. The paper does not give its length scale. Besides a scale like its other
-experiments', there are two at which the small-deformation map folds: one much shorter than the petals, and one as long
-as they are, with landmarks that must be met closely. These two were found by looking for folds: they show that the
-map can fold, not how often it does.
+The second experiment of [wassermann:14] (`fig:synth`): where each model's map folds, how sure each
+says it is, and whether what the paper says of them holds. The paper does not give its length scale.
+Besides a scale like its other experiments', there are two at which the small-deformation map folds:
+one much shorter than the petals, and one as long as they are, with landmarks that must be met
+closely. These two were found by looking for folds: they show that the map can fold, not how often
+it does.
 """
 
 import dataclasses
@@ -14,8 +15,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.spatial import KDTree
 
-from kunita.data.phantom import circle, flower
-from kunita.experiments.experiment import PAPER_AMPLITUDE_MM, PAPER_NOISE_MM, Experiment, Plate, Table, Tell, silent
+from kunita.experiments.experiment import (
+    PAPER_AMPLITUDE_MM,
+    PAPER_NOISE_MM,
+    Experiment,
+    Plate,
+    Table,
+    Tell,
+    silent,
+)
 from kunita.figures.synthetic import (
     Comparison,
     Deformed,
@@ -25,6 +33,7 @@ from kunita.figures.synthetic import (
     warped_grids,
 )
 from kunita.kernels import Gaussian
+from kunita.phantoms.shapes import circle, flower
 from kunita.registration import Registration, register
 
 BAND = (0.1, 0.9)
@@ -34,10 +43,12 @@ SIDES = (("inside", -1), ("outside", 1))
 """Of the circle, and their sign in a signed distance."""
 
 STRETCH = 1.25
-"""Where the flow stretches area by this factor or more it is said to expand, and the other way round to shrink."""
+"""Where the flow stretches area by this factor or more it is said to expand, and the other way
+round to shrink."""
 
 DIFFERENT = 1.01
-"""Variances within this factor count as equal: far from all landmarks every model has the prior's."""
+"""Variances within this factor count as equal: far from all landmarks every model has the prior's.
+"""
 
 COMPARABLE = 2.0
 """Two variances are called comparable within this factor."""
@@ -45,7 +56,9 @@ COMPARABLE = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """Of one comparison, equal for all models; and about the side of the cells that it is drawn and measured with."""
+    """Of one comparison, equal for all models; and about the side of the cells that it is drawn and
+    measured with.
+    """
 
     label: str
     length_scale_mm: float
@@ -65,11 +78,12 @@ class Settings:
 
     Args:
         num_landmarks, radius_mm, petal_height, petals: of the circle and the flower.
-        box_mm: side of the square of moving space, around the circle's centre, that is drawn and measured.
+        box_mm: side of the square of moving space, around the circle's centre, that is drawn and
+            measured.
         near_mm, far_mm: distances to the nearest moving landmark that count as near and as far.
         bin_mm: width of the classes of distance.
-        refinement: how many times smaller cells are where the folds of the small deformation are measured, which costs
-            little and is where accuracy is needed.
+        refinement: how many times smaller cells are where the folds of the small deformation are
+            measured, which costs little and is where accuracy is needed.
         parameters: one comparison each.
     """
 
@@ -90,12 +104,17 @@ class Settings:
 
 
 FULL = Settings()
-QUICK = Settings(bin_mm=1.0, parameters=(Parameters("paper", 5.0, cell_mm=1.1), Parameters("short", 1.0, cell_mm=0.55)))
+QUICK = Settings(
+    bin_mm=1.0,
+    parameters=(Parameters("paper", 5.0, cell_mm=1.1), Parameters("short", 1.0, cell_mm=0.55)),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One model at one set of parameters, measured over the box; FC is the median of the places named."""
+    """One model at one set of parameters, measured over the box; FC is the median of the places
+    named.
+    """
 
     parameters: str
     length_scale_mm: float
@@ -118,7 +137,9 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class RatioRow:
-    """FC of one model over that of another, place by place: quantiles over the box, and medians where the flow acts."""
+    """FC of one model over that of another, place by place: quantiles over the box, and medians
+    where the flow acts.
+    """
 
     parameters: str
     model: str
@@ -154,7 +175,9 @@ class DistanceRow:
 
 
 def synthetic(settings: Settings = FULL, tell: Tell = silent) -> Experiment:
-    """Register circle to flower with every model and set of parameters, and compare maps and uncertainties."""
+    """Register circle to flower with every model and set of parameters, and compare maps and
+    uncertainties.
+    """
     progress = tell("circle to flower: small deformation and diffeomorphic")
     comparisons = []
     for i, parameters in enumerate(settings.parameters):
@@ -164,17 +187,25 @@ def synthetic(settings: Settings = FULL, tell: Tell = silent) -> Experiment:
     rows = tuple(row for parameters, c in pairs for row in _rows(settings, parameters, c))
     ratios = tuple(row for parameters, c in pairs for row in _ratio_rows(parameters, c))
     curve = tuple(row for parameters, c in pairs for row in _distance_rows(settings, parameters, c))
-    profiles = [[_profile(curve, p.label, deformed.model) for deformed in c.models] for p, c in pairs]
+    profiles = [
+        [_profile(curve, p.label, deformed.model) for deformed in c.models] for p, c in pairs
+    ]
     plates = (
         Plate("synthetic_grids", warped_grids(comparisons)),
         Plate("synthetic_distance", fc_against_distance(comparisons, profiles)),
         Plate("synthetic_readings", readings(comparisons)),
     )
-    tables = (Table("synthetic", rows), Table("synthetic_ratios", ratios), Table("synthetic_distance", curve))
-    return Experiment("synthetic", settings, tables, plates, tuple(_findings(settings, rows, ratios, curve)))
+    tables = (
+        Table("synthetic", rows),
+        Table("synthetic_ratios", ratios),
+        Table("synthetic_distance", curve),
+    )
+    return Experiment(
+        "synthetic", settings, tables, plates, tuple(_findings(settings, rows, ratios, curve))
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- the comparison
+# ----------------------------------------------------------------------------------- the comparison
 
 
 def compare(settings: Settings, parameters: Parameters) -> Comparison:
@@ -189,14 +220,21 @@ def compare(settings: Settings, parameters: Parameters) -> Comparison:
         register(moving, fixed, kernel=kernel, noise=parameters.noise_mm, align="none", model=model)
         for model in ("small", "endpoint")
     )
-    nodes, finer = (cell_centres(settings.box_mm, parameters.cell_mm / k) for k in (1, settings.refinement))
+    nodes, finer = (
+        cell_centres(settings.box_mm, parameters.cell_mm / k) for k in (1, settings.refinement)
+    )
     prior_fc = float(np.sqrt(2)) * parameters.amplitude_mm**2
     flow = deformed(endpoint, nodes)
     return Comparison(
-        parameters.title, moving, fixed, prior_fc,
-        small=deformed(small, nodes), endpoint=flow, pathwise=deformed(pathwise(endpoint), nodes, flow),
+        parameters.title,
+        moving,
+        fixed,
+        prior_fc,
+        small=deformed(small, nodes),
+        endpoint=flow,
+        pathwise=deformed(pathwise(endpoint), nodes, flow),
         fine=deformed(small, finer),
-    )  # fmt: skip
+    )
 
 
 def pathwise(reg: Registration) -> Registration:
@@ -206,14 +244,18 @@ def pathwise(reg: Registration) -> Registration:
 
 
 def cell_centres(side_mm: float, cell_mm: float) -> np.ndarray:
-    """Centres of the cells that tile a square around the origin, (r, c, 2) mm: every node stands for an equal area."""
+    """Centres of the cells that tile a square around the origin, (r, c, 2) mm: every node stands
+    for an equal area.
+    """
     count = round(side_mm / cell_mm)
     line = (np.arange(count) + 0.5) * (side_mm / count) - side_mm / 2
     return np.stack(np.meshgrid(line, line), axis=-1)
 
 
 def deformed(reg: Registration, nodes: np.ndarray, flow: Deformed | None = None) -> Deformed:
-    """The mesh as a registration maps it; where the same flow has carried it already, only its uncertainty is new."""
+    """The mesh as a registration maps it; where the same flow has carried it already, only its
+    uncertainty is new.
+    """
     shape, points = nodes.shape[:2], np.concatenate([nodes.reshape(-1, 2), reg.moving.points])
     got = reg.posterior.predict(points)
     fc = got.frobenius[: -len(reg.moving)].reshape(shape)
@@ -231,7 +273,7 @@ def deformed(reg: Registration, nodes: np.ndarray, flow: Deformed | None = None)
     )
 
 
-# ----------------------------------------------------------------------------------------------------------- the tables
+# --------------------------------------------------------------------------------------- the tables
 
 
 def _rows(settings: Settings, parameters: Parameters, comparison: Comparison) -> Iterator[Row]:
@@ -241,7 +283,10 @@ def _rows(settings: Settings, parameters: Parameters, comparison: Comparison) ->
         measured = comparison.fine if result is comparison.small else result
         folded = float(np.mean(measured.stretch <= 0))
         yield Row(
-            parameters.label, parameters.length_scale_mm, parameters.amplitude_mm, parameters.noise_mm,
+            parameters.label,
+            parameters.length_scale_mm,
+            parameters.amplitude_mm,
+            parameters.noise_mm,
             model=result.model,
             converged=result.converged,
             residual_mm=float(np.linalg.norm(result.landmarks - comparison.fixed, axis=1).mean()),
@@ -255,17 +300,21 @@ def _rows(settings: Settings, parameters: Parameters, comparison: Comparison) ->
             fc_mean_mm2=float(result.fc.mean()),
             fc_max_mm2=float(result.fc.max()),
             fc_prior_mm2=comparison.prior_fc,
-        )  # fmt: skip
+        )
 
 
 def signed_distance(comparison: Comparison, radius: float) -> np.ndarray:
-    """Distance of every node to the nearest moving landmark, in moving space; negative inside the circle, (r, c) mm."""
+    """Distance of every node to the nearest moving landmark, in moving space; negative inside the
+    circle, (r, c) mm.
+    """
     distance = KDTree(comparison.moving).query(comparison.small.nodes)[0]
     return np.where(np.linalg.norm(comparison.small.nodes, axis=-1) < radius, -distance, distance)
 
 
 def overturned_area(nodes: np.ndarray, arrived: np.ndarray) -> float:
-    """Area of the mesh's triangles whose images lie upside down, mm²: folds found from the map alone, without J."""
+    """Area of the mesh's triangles whose images lie upside down, mm²: folds found from the map
+    alone, without J.
+    """
     before, after = _triangle_areas(nodes), _triangle_areas(arrived)
     return float(before[after <= 0].sum())
 
@@ -283,13 +332,18 @@ def _signed_area(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 
 def _ratio_rows(parameters: Parameters, comparison: Comparison) -> Iterator[RatioRow]:
     stretch = comparison.endpoint.stretch
-    pairs = ((comparison.endpoint, comparison.small), (comparison.pathwise, comparison.small),
-             (comparison.pathwise, comparison.endpoint))  # fmt: skip
+    pairs = (
+        (comparison.endpoint, comparison.small),
+        (comparison.pathwise, comparison.small),
+        (comparison.pathwise, comparison.endpoint),
+    )
     for upper, lower in pairs:
         ratio = upper.fc / lower.fc
         low, middle, high = (float(q) for q in np.quantile(ratio, (0.05, 0.5, 0.95)))
         yield RatioRow(
-            parameters.label, upper.model, lower.model,
+            parameters.label,
+            upper.model,
+            lower.model,
             larger_percent=100 * float(np.mean(ratio > DIFFERENT)),
             smaller_percent=100 * float(np.mean(ratio < 1 / DIFFERENT)),
             ratio_of_means=float(upper.fc.mean() / lower.fc.mean()),
@@ -299,7 +353,7 @@ def _ratio_rows(parameters: Parameters, comparison: Comparison) -> Iterator[Rati
             comparable_percent=100 * float(np.mean(np.abs(np.log(ratio)) <= np.log(COMPARABLE))),
             ratio_where_expanding=_median(ratio[stretch >= STRETCH]),
             ratio_where_shrinking=_median(ratio[stretch <= 1 / STRETCH]),
-        )  # fmt: skip
+        )
 
 
 def _median(values: np.ndarray) -> float:
@@ -307,40 +361,65 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(values)) if values.size else float("nan")
 
 
-def _distance_rows(settings: Settings, parameters: Parameters, comparison: Comparison) -> Iterator[DistanceRow]:
+def _distance_rows(
+    settings: Settings, parameters: Parameters, comparison: Comparison
+) -> Iterator[DistanceRow]:
     signed = signed_distance(comparison, settings.radius_mm)
     for result, (side, sign) in itertools.product(comparison.models, SIDES):
         there = np.sign(signed) == sign
         distance, fc = np.abs(signed[there]), result.fc[there]
-        edges = np.arange(0, distance.max(), settings.bin_mm)  # what is left over is a corner, or the very centre
+        edges = np.arange(
+            0, distance.max(), settings.bin_mm
+        )  # what is left over is a corner, or the very centre
         for start, end in itertools.pairwise(edges.tolist()):
             inside = fc[(distance >= start) & (distance < end)]
             low, middle, high = (float(q) for q in np.quantile(inside, (BAND[0], 0.5, BAND[1])))
             yield DistanceRow(
-                parameters.label, result.model, side, start, end, inside.size, middle, low, high, comparison.prior_fc
+                parameters.label,
+                result.model,
+                side,
+                start,
+                end,
+                inside.size,
+                middle,
+                low,
+                high,
+                comparison.prior_fc,
             )
 
 
 def _profile(curve: Sequence[DistanceRow], label: str, model: str) -> Profile:
     """From the far inside to the far outside."""
-    sides, mine = dict(SIDES), [row for row in curve if (row.parameters, row.model) == (label, model)]
+    sides, mine = (
+        dict(SIDES),
+        [row for row in curve if (row.parameters, row.model) == (label, model)],
+    )
     signed = np.array([sides[row.side] * (row.from_mm + row.to_mm) / 2 for row in mine])
     values = np.array([(row.fc_median_mm2, row.fc_low_mm2, row.fc_high_mm2) for row in mine])
     order = np.argsort(signed)
     return Profile(model, signed[order], *values[order].T)
 
 
-# --------------------------------------------------------------------------------------------------------- the findings
+# ------------------------------------------------------------------------------------- the findings
 
 
 def _findings(
-    settings: Settings, rows: Sequence[Row], ratios: Sequence[RatioRow], curve: Sequence[DistanceRow]
+    settings: Settings,
+    rows: Sequence[Row],
+    ratios: Sequence[RatioRow],
+    curve: Sequence[DistanceRow],
 ) -> Iterator[str]:
     for parameters in settings.parameters:
         mine = [row for row in rows if row.parameters == parameters.label]
         compared = [row for row in ratios if row.parameters == parameters.label]
         distances = [row for row in curve if row.parameters == parameters.label]
-        said = [*_unconverged(mine), _folding(mine), _growth(mine, distances), _smaller(compared), *_cause(compared)]
+        said = [
+            *_unconverged(mine),
+            _folding(mine),
+            _growth(mine, distances),
+            _smaller(compared),
+            *_cause(compared),
+        ]
         yield f"{parameters.title}. {' '.join(said)}"
 
 
@@ -368,7 +447,9 @@ def _folds(row: Row) -> str:
 
 def _growth(rows: Sequence[Row], curve: Sequence[DistanceRow]) -> str:
     """Is uncertainty lower close to the landmarks, and does it grow away from them?"""
-    lower = [row.model for row in rows if row.fc_near_mm2 < min(row.fc_inside_mm2, row.fc_outside_mm2)]
+    lower = [
+        row.model for row in rows if row.fc_near_mm2 < min(row.fc_inside_mm2, row.fc_outside_mm2)
+    ]
     growing = [row.model for row in rows if _grows([c for c in curve if c.model == row.model])]
     return (
         f"Uncertainty is lower close to the landmarks than far from them for {_listed(lower)}, and its median grows "
@@ -378,8 +459,12 @@ def _growth(rows: Sequence[Row], curve: Sequence[DistanceRow]) -> str:
 
 
 def _grows(curve: Sequence[DistanceRow]) -> bool:
-    """On both sides, never falling by a hundredth of the prior's: where that is reached there is nothing to grow."""
-    sides = [np.array([row.fc_median_mm2 for row in curve if row.side == side]) for side, _ in SIDES]
+    """On both sides, never falling by a hundredth of the prior's: where that is reached there is
+    nothing to grow.
+    """
+    sides = [
+        np.array([row.fc_median_mm2 for row in curve if row.side == side]) for side, _ in SIDES
+    ]
     return all(np.max(np.maximum.accumulate(m) - m) < 0.01 * curve[0].fc_prior_mm2 for m in sides)
 
 

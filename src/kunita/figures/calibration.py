@@ -1,4 +1,6 @@
-"""The figures of a leave-one-out study: is the uncertainty true, how large are the errors, does it know which?"""
+"""The figures of a leave-one-out study: is the uncertainty true, how large are the errors, does it
+know which?
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -39,11 +41,18 @@ class Palette:
     methods: tuple[str, ...]
 
 
-PRINT = Palette(COLOURS[2], COLOURS[1], COLOURS[0], "0.6", "0.93", "white", (*COLOURS[:2], *COLOURS[3:]))
+PRINT = Palette(
+    COLOURS[2], COLOURS[1], COLOURS[0], "0.6", "0.93", "white", (*COLOURS[:2], *COLOURS[3:])
+)
 SCREEN = Palette(
-    themed.SECOND, themed.ACCENT, themed.INK, themed.FAINT, (themed.FAINT, 0.25), "none",
+    themed.SECOND,
+    themed.ACCENT,
+    themed.INK,
+    themed.FAINT,
+    (themed.FAINT, 0.25),
+    "none",
     (themed.INK, themed.ACCENT, themed.THIRD),
-)  # fmt: skip
+)
 """The same, as a page that may be light or dark has them."""
 
 
@@ -63,7 +72,9 @@ class Honesty:
 
 
 @styled
-def calibration(methods: Sequence[Honesty], levels: np.ndarray, band: np.ndarray, title: str) -> Figure:
+def calibration(
+    methods: Sequence[Honesty], levels: np.ndarray, band: np.ndarray, title: str
+) -> Figure:
     """Coverage against what was promised, and the histogram of the probability integral transform.
 
     Args:
@@ -81,7 +92,9 @@ def calibration(methods: Sequence[Honesty], levels: np.ndarray, band: np.ndarray
             histogram_panel(histogram, one, PRINT)
     histogram.set_title(title)
     handles, labels = curves.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), frameon=False)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(len(labels), 7), frameon=False
+    )
     return figure
 
 
@@ -110,18 +123,32 @@ def _faint(k: int, palette: Palette) -> dict:
 
 
 def histogram_panel(axes: Axes, one: Honesty, palette: Palette) -> None:
-    """How often each probability came; the band is what honest predictions give by chance, two standard errors."""
+    """How often each probability came; the band is what honest predictions give by chance, two
+    standard errors.
+    """
     n = len(one.pits)
     counts, edges = np.histogram(one.pits, bins=BINS, range=(0, 1))
     heights = counts * BINS / n
-    axes.bar(edges[:-1], heights, width=1 / BINS, align="edge", color=palette.own, alpha=0.55, edgecolor=palette.gap)
+    axes.bar(
+        edges[:-1],
+        heights,
+        width=1 / BINS,
+        align="edge",
+        color=palette.own,
+        alpha=0.55,
+        edgecolor=palette.gap,
+    )
     chance = 2 * np.sqrt((BINS - 1) / n)
     axes.axhspan(1 - chance, 1 + chance, color=palette.faint, alpha=0.25, linewidth=0)
     axes.axhline(1.0, color=palette.ink, linewidth=0.8)
-    axes.set(xlabel="probability of the region that just holds it", ylabel="density (1 if honest)", xlim=(0, 1))
+    axes.set(
+        xlabel="probability of the region that just holds it",
+        ylabel="density (1 if honest)",
+        xlim=(0, 1),
+    )
 
 
-# -------------------------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------------------- errors
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,7 +172,9 @@ class Errors:
 
 @styled
 def errors(methods: Sequence[Errors], own: str) -> Figure:
-    """Errors of left-out landmarks as boxes with every case's mean, and paired differences with their intervals."""
+    """Errors of left-out landmarks as boxes with every case's mean, and paired differences with
+    their intervals.
+    """
     figure = Figure(figsize=(PAGE_WIDTH, 1.2 + 0.3 * len(methods)), layout="constrained")
     boxes, paired = figure.subplots(1, 2, sharey=True)
     box_panel(boxes, methods, own, PRINT)
@@ -183,10 +212,22 @@ def _places(axes: Axes, methods: Sequence[Errors]) -> list[int]:
 def _box(axes: Axes, one: Errors, place: int, palette: Palette, *, mine: bool) -> None:
     thin = {"linewidth": 0.8, "color": palette.ink}
     drawn = axes.boxplot(
-        [one.errors_mm], positions=[place], orientation="horizontal", widths=0.6, patch_artist=True, manage_ticks=False,
-        showfliers=False, medianprops={"color": palette.ink}, whiskerprops=thin, capprops=thin,
-    )  # fmt: skip
-    drawn["boxes"][0].set(facecolor=(palette.own, 0.6) if mine else palette.shade, edgecolor=palette.ink, linewidth=0.8)
+        [one.errors_mm],
+        positions=[place],
+        orientation="horizontal",
+        widths=0.6,
+        patch_artist=True,
+        manage_ticks=False,
+        showfliers=False,
+        medianprops={"color": palette.ink},
+        whiskerprops=thin,
+        capprops=thin,
+    )
+    drawn["boxes"][0].set(
+        facecolor=(palette.own, 0.6) if mine else palette.shade,
+        edgecolor=palette.ink,
+        linewidth=0.8,
+    )
     _dots(axes, one.case_errors_mm, place, palette)
 
 
@@ -200,12 +241,17 @@ def _difference(axes: Axes, one: Errors, place: int, palette: Palette) -> None:
     mean = float(one.more_mm.mean())
     if one.interval_mm is not None:
         axes.plot(
-            one.interval_mm, [place, place], color=palette.ink, linewidth=1.6, solid_capstyle="butt", gid="interval"
+            one.interval_mm,
+            [place, place],
+            color=palette.ink,
+            linewidth=1.6,
+            solid_capstyle="butt",
+            gid="interval",
         )
     axes.plot([mean], [place], MARKERS[3], color=palette.ink, ms=5)
 
 
-# ------------------------------------------------------------------------------------------------------ sparsification
+# ----------------------------------------------------------------------------------- sparsification
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -215,7 +261,8 @@ class Sparsified:
     Args:
         label: of the method.
         fractions: (n,) set aside.
-        remaining, oracle: (n,) mean error of the rest over that of all; by predicted sd, and by the error itself.
+        remaining, oracle: (n,) mean error of the rest over that of all; by predicted sd, and by the
+            error itself.
         area: between the two.
     """
 
@@ -240,10 +287,19 @@ def sparsification(methods: Sequence[Sparsified], own: str) -> Figure:
 
 
 def sparsification_panel(axes: Axes, one: Sparsified, palette: Palette, *, mine: bool) -> None:
-    """What is left of the mean error when the least sure predictions are set aside, and the least that could be."""
+    """What is left of the mean error when the least sure predictions are set aside, and the least
+    that could be.
+    """
     percent, colour = 100 * one.fractions, palette.own if mine else palette.other
     axes.fill_between(percent, one.oracle, one.remaining, color=colour, alpha=0.15, linewidth=0)
     axes.plot(percent, one.remaining, color=colour, label="by predicted sd")
-    axes.plot(percent, one.oracle, color=palette.ink, linestyle=DASHES[1], linewidth=0.9, label="by true error")
+    axes.plot(
+        percent,
+        one.oracle,
+        color=palette.ink,
+        linestyle=DASHES[1],
+        linewidth=0.9,
+        label="by true error",
+    )
     axes.axhline(1.0, color=palette.faint, linewidth=0.8)
     axes.set(xlabel="set aside (%)", xlim=(0, 100))

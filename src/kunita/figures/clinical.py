@@ -1,4 +1,5 @@
-"""The figures of the clinical experiment: leave-one-out over length scales, calibration, and a case to look at.
+"""The figures of the clinical experiment: leave-one-out over length scales, calibration, and a case
+to look at.
 
 After `fig:loo`, `fig:reg-us` and `fig:reg-us-un` of [wassermann:14].
 """
@@ -28,12 +29,13 @@ BEFORE, BEST = COLOURS[3], COLOURS[5]
 """Green and yellow, as in the paper; told apart by their dashes too."""
 
 WORDS_HEIGHT = 0.13
-"""Part of the height of a panel of box plots that is kept free above everything, for the words on a line up there."""
+"""Part of the height of a panel of box plots that is kept free above everything, for the words on a
+line up there."""
 
 SCALE_BAR_MM = 10.0
 
 
-# ------------------------------------------------------------------------------------------------------------- numbers
+# ------------------------------------------------------------------------------------------ numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +55,8 @@ class Distances:
 
 @styled
 def box_plots(labels: Sequence[str], panels: Sequence[Distances], before_mm: float) -> Figure:
-    """Left-out distances against σ (`fig:loo` of [wassermann:14]), medians, quartiles and every outlier at once.
+    """Left-out distances against σ (`fig:loo` of [wassermann:14]), medians, quartiles and every
+    outlier at once.
 
     *Departure*: on a logarithmic scale, which shows the small distances beside the outliers.
     """
@@ -83,17 +86,27 @@ def box_plots(labels: Sequence[str], panels: Sequence[Distances], before_mm: flo
 def _boxes(axes: Axes, panel: Distances, labels: Sequence[str]) -> None:
     drawn = axes.boxplot(
         [np.maximum(group, 1e-3) for group in panel.groups],
-        tick_labels=list(labels), widths=0.6, patch_artist=True,
+        tick_labels=list(labels),
+        widths=0.6,
+        patch_artist=True,
         medianprops={"color": COLOURS[0], "linewidth": 1.6},
-        flierprops={"marker": ".", "markersize": 3, "markerfacecolor": "0.35", "markeredgecolor": "none"},
-        whiskerprops={"linewidth": 0.8}, capprops={"linewidth": 0.8},
-    )  # fmt: skip
+        flierprops={
+            "marker": ".",
+            "markersize": 3,
+            "markerfacecolor": "0.35",
+            "markeredgecolor": "none",
+        },
+        whiskerprops={"linewidth": 0.8},
+        capprops={"linewidth": 0.8},
+    )
     for k, box in enumerate(drawn["boxes"]):
         box.set(facecolor="0.72" if k == panel.best else "0.93", edgecolor="0.2", linewidth=0.8)
 
 
 def _levels(axes: Axes, panel: Distances, before_mm: float, count: int) -> None:
-    """The mean distance before registration, and the median of the best group, named at the end of their lines."""
+    """The mean distance before registration, and the median of the best group, named at the end of
+    their lines.
+    """
     median = float(np.median(panel.groups[panel.best]))
     end = 1.34 * count + 0.5  # room for words beside the boxes
     axes.set_xlim(0.4, end)
@@ -102,7 +115,14 @@ def _levels(axes: Axes, panel: Distances, before_mm: float, count: int) -> None:
         (median, BEST, DASHES[1], "median of best"),
     ):
         axes.axhline(level, color=colour, linestyle=dashes, linewidth=1.3, zorder=1.5)
-        axes.text(end - 0.06, 1.04 * level, f"{words}\n{level:.2f} mm", fontsize=6.5, ha="right", va="bottom")
+        axes.text(
+            end - 0.06,
+            1.04 * level,
+            f"{words}\n{level:.2f} mm",
+            fontsize=6.5,
+            ha="right",
+            va="bottom",
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,7 +134,8 @@ class Calibration:
         levels: (l,) probabilities of regions.
         coverage: (k, l) share of landmarks inside them.
         nll: (k,) mean negative log density of the landmarks.
-        predicted_mm, observed_mm: (k,) root mean square length of the errors, as predicted and as they were.
+        predicted_mm, observed_mm: (k,) root mean square length of the errors, as predicted and as
+            they were.
     """
 
     labels: tuple[str, ...]
@@ -127,7 +148,9 @@ class Calibration:
 
 @styled
 def calibration(found: Calibration) -> Figure:
-    """Coverage against what was promised, the log score, and the predicted size of errors against the true one."""
+    """Coverage against what was promised, the log score, and the predicted size of errors against
+    the true one.
+    """
     figure = Figure(figsize=(PAGE_WIDTH, 3.0), layout="constrained")
     curves, score, size = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
     _coverage_curves(curves, found)
@@ -135,10 +158,21 @@ def calibration(found: Calibration) -> Figure:
     score.plot(x, found.nll, color=COLOURS[1], marker=MARKERS[1])
     best = int(np.argmin(found.nll))
     score.plot(x[best], found.nll[best], MARKERS[0], ms=10, mfc="none", mec=COLOURS[0])
-    score.set(title="log score", ylabel="mean −log density of a landmark (nats)", ylim=_room(found.nll))
-    score.text(0.5, 0.95, "circle: best", transform=score.transAxes, ha="center", va="top", fontsize=7)
+    score.set(
+        title="log score", ylabel="mean −log density of a landmark (nats)", ylim=_room(found.nll)
+    )
+    score.text(
+        0.5, 0.95, "circle: best", transform=score.transAxes, ha="center", va="top", fontsize=7
+    )
     size.plot(x, found.observed_mm, color=COLOURS[0], marker=MARKERS[0], label="as it was")
-    size.plot(x, found.predicted_mm, color=COLOURS[2], marker=MARKERS[2], linestyle=DASHES[1], label="as predicted")
+    size.plot(
+        x,
+        found.predicted_mm,
+        color=COLOURS[2],
+        marker=MARKERS[2],
+        linestyle=DASHES[1],
+        label="as predicted",
+    )
     size.set(title="size of errors", ylabel="root mean square distance (mm)")
     size.set_ylim(0, 1.1 * max(found.observed_mm.max(), found.predicted_mm.max()))
     size.legend(loc="lower center", frameon=False)
@@ -146,19 +180,33 @@ def calibration(found: Calibration) -> Figure:
         axes.set_xticks(x, found.labels)
         axes.set_xlabel("σ (mm)")
     handles, labels = curves.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, handlelength=2.6)
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=len(labels),
+        frameon=False,
+        handlelength=2.6,
+    )
     return figure
 
 
 def _coverage_curves(axes: Axes, found: Calibration) -> None:
     percent = 100 * found.levels
     axes.plot([40, 100], [40, 100], color="0.6", linewidth=0.8)
-    axes.text(41, 44, "honest", fontsize=7, color="0.35", rotation=38, rotation_mode="anchor", va="bottom")
+    axes.text(
+        41, 44, "honest", fontsize=7, color="0.35", rotation=38, rotation_mode="anchor", va="bottom"
+    )
     for k, label in enumerate(found.labels):
         axes.plot(
-            percent, 100 * found.coverage[k], color=COLOURS[k % len(COLOURS)], marker=MARKERS[k % len(MARKERS)],
-            linestyle=DASHES[k % len(DASHES)], markersize=3.5, label=label if label == "rigid" else f"σ {label}",
-        )  # fmt: skip
+            percent,
+            100 * found.coverage[k],
+            color=COLOURS[k % len(COLOURS)],
+            marker=MARKERS[k % len(MARKERS)],
+            linestyle=DASHES[k % len(DASHES)],
+            markersize=3.5,
+            label=label if label == "rigid" else f"σ {label}",
+        )
     axes.set(title="coverage", xlabel="nominal (%)", ylabel="landmarks inside (%)", xlim=(40, 101))
     axes.set_ylim(min(30.0, 100 * float(found.coverage.min()) - 5), 102)
 
@@ -168,12 +216,14 @@ def _room(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()) - 0.15 * span, float(values.max()) + 0.3 * span
 
 
-# -------------------------------------------------------------------------------------------------------------- a case
+# ------------------------------------------------------------------------------------------- a case
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slice:
-    """A plane of the fixed space through one landmark, as a grid one voxel thick (a picture's own grid in 2-D)."""
+    """A plane of the fixed space through one landmark, as a grid one voxel thick (a picture's own
+    grid in 2-D).
+    """
 
     grid: Grid
     view: View
@@ -183,7 +233,11 @@ class Slice:
         """(n,) which world points are drawn on the plane."""
         if self.view.across is None:
             return np.ones(len(points), dtype=bool)
-        return np.abs(self.grid.index(points)[:, self.view.across]) * self.grid.spacing[self.view.across] < NEAR_MM
+        return (
+            np.abs(self.grid.index(points)[:, self.view.across])
+            * self.grid.spacing[self.view.across]
+            < NEAR_MM
+        )
 
     def flat(self, points: np.ndarray) -> np.ndarray:
         """(2, n) where world points are drawn."""
@@ -201,7 +255,10 @@ def slice_through(grid: Grid, point: np.ndarray, motion: np.ndarray) -> Slice:
     affine = grid.affine.copy()
     affine[:-1, :-1] = grid.affine[:-1, :-1] * scale
     affine[:-1, -1] = grid.world(corner)
-    shape = [1 if axis == view.across else int((n - 1) / coarser) + 1 for axis, n in enumerate(grid.shape)]
+    shape = [
+        1 if axis == view.across else int((n - 1) / coarser) + 1
+        for axis, n in enumerate(grid.shape)
+    ]
     return Slice(Grid(tuple(shape), affine), view, point)
 
 
@@ -226,7 +283,12 @@ def _lattice(grid: Grid) -> tuple[np.ndarray, ...]:
 
 @styled
 def before_and_after(
-    cut: Slice, rigid: Registration, full: Registration, moving: Image, fixed: Image, names: tuple[str, str]
+    cut: Slice,
+    rigid: Registration,
+    full: Registration,
+    moving: Image,
+    fixed: Image,
+    names: tuple[str, str],
 ) -> Figure:
     """The moving image rigidly aligned, the fixed image, and the moving image warped, on one plane.
 
@@ -251,7 +313,10 @@ def before_and_after(
         _fan(place, cut, shown if place is not axes[1] else None)
     for place, reg in zip(axes, (rigid, None, full), strict=True):
         _landmarks(
-            place, cut, full.fixed.points, None if reg is None else reg.posterior.predict(full.moving.points).mean
+            place,
+            cut,
+            full.fixed.points,
+            None if reg is None else reg.posterior.predict(full.moving.points).mean,
         )
     _scale_bar(axes[0], cut)
     depth = f" within {NEAR_MM:.0f} mm of the plane" if cut.grid.dimension == 3 else ""
@@ -283,7 +348,14 @@ def _scale_bar(axes: Any, cut: Slice) -> None:
     start, height = left + 0.06 * (right - left), bottom + 0.05 * (top - bottom)
     end = start + np.sign(right - left) * SCALE_BAR_MM / cut.grid.spacing[cut.view.right]
     style = {"color": "white", "path_effects": outline}
-    axes.plot([start, end], [height, height], linewidth=1.8, solid_capstyle="butt", gid="scale bar", **style)
+    axes.plot(
+        [start, end],
+        [height, height],
+        linewidth=1.8,
+        solid_capstyle="butt",
+        gid="scale bar",
+        **style,
+    )
     above = height + 0.02 * (top - bottom)
     axes.text(start, above, f"{SCALE_BAR_MM:g} mm", fontsize=6.5, ha="left", va="bottom", **style)
     axes.set(xlim=(left, right), ylim=(bottom, top))
@@ -320,8 +392,11 @@ def panel(title: str, reg: Registration, moving: Image, cut: Slice) -> Panel:
 
 
 @styled
-def smoothing(rows: Sequence[tuple[str, Sequence[Panel]]], cut: Slice, landmarks: np.ndarray) -> Figure:
-    """The warped image under ever smoother priors, the uncertainty over it in translucent colour and contours.
+def smoothing(
+    rows: Sequence[tuple[str, Sequence[Panel]]], cut: Slice, landmarks: np.ndarray
+) -> Figure:
+    """The warped image under ever smoother priors, the uncertainty over it in translucent colour
+    and contours.
 
     As `fig:reg-us-un` of [wassermann:14].
 
@@ -334,19 +409,36 @@ def smoothing(rows: Sequence[tuple[str, Sequence[Panel]]], cut: Slice, landmarks
     height, width = cut.view.flat(rows[0][1][0].radius).shape
     tall = height * cut.grid.spacing[cut.view.up] / (width * cut.grid.spacing[cut.view.right])
     cell = (PAGE_WIDTH - 1.1) / columns
-    figure = Figure(figsize=(PAGE_WIDTH, len(rows) * (min(tall, 2.0) * cell + 0.36) + 0.25), layout="constrained")
+    figure = Figure(
+        figsize=(PAGE_WIDTH, len(rows) * (min(tall, 2.0) * cell + 0.36) + 0.25),
+        layout="constrained",
+    )
     places = figure.subplots(len(rows), columns, squeeze=False)
     everything = np.concatenate([one.radius.ravel() for _, panels in rows for one in panels])
     top = float(np.quantile(everything, 0.98))
     for line, (title, panels) in zip(places, rows, strict=True):
         for place, one in zip(line, panels, strict=False):
             drawn = _overlay(place, one, cut, top)
-            place.plot(*cut.flat(landmarks[cut.near(landmarks)]), "o", mfc="none", mec="white", ms=3.5, mew=0.8)
+            place.plot(
+                *cut.flat(landmarks[cut.near(landmarks)]),
+                "o",
+                mfc="none",
+                mec="white",
+                ms=3.5,
+                mew=0.8,
+            )
         line[0].set_ylabel(title, fontsize=7.5)
         for place in line[len(panels) :]:
             place.set_axis_off()
     _scale_bar(places[0][0], cut)
-    figure.colorbar(drawn, ax=places, label="radius of the 95 % region (mm)", shrink=0.85, extend="max", pad=0.01)
+    figure.colorbar(
+        drawn,
+        ax=places,
+        label="radius of the 95 % region (mm)",
+        shrink=0.85,
+        extend="max",
+        pad=0.01,
+    )
     depth = f" within {NEAR_MM:.0f} mm of the plane" if cut.grid.dimension == 3 else ""
     figure.supxlabel(f"contours: the same radius, in mm; ○ landmarks{depth}", fontsize=7)
     return figure
@@ -357,7 +449,9 @@ def _overlay(axes: Any, one: Panel, cut: Slice, top: float) -> Any:
     axes.set_title(one.title, fontsize=7.5)
     aspect = float(cut.grid.spacing[cut.view.up] / cut.grid.spacing[cut.view.right])
     limits, flat = (axes.get_xlim(), axes.get_ylim()), cut.view.flat(one.radius)
-    drawn = axes.imshow(flat, cmap="viridis", origin="lower", vmin=0, vmax=top, alpha=0.45, aspect=aspect)
+    drawn = axes.imshow(
+        flat, cmap="viridis", origin="lower", vmin=0, vmax=top, alpha=0.45, aspect=aspect
+    )
     levels = MaxNLocator(8).tick_values(0, top)
     if np.any((levels > flat.min()) & (levels < flat.max())):
         lines = axes.contour(flat, levels, colors="white", linewidths=0.6)

@@ -1,4 +1,6 @@
-"""The figures of a cohort's page, in the page's colours: every case, and whether the uncertainty is true."""
+"""The figures of a cohort's page, in the page's colours: every case, and whether the uncertainty is
+true.
+"""
 
 import dataclasses
 import unicodedata
@@ -25,12 +27,14 @@ MOST_DOTS = 5000
 """More landmarks than that are not drawn one by one."""
 
 MUCH = 2.0
-"""Distances before that are so many times all others are at the edge of the axis: they would leave no room."""
+"""Distances before that are so many times all others are at the edge of the axis: they would leave
+no room."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CaseErrors:
-    """A case: its name, (n,) errors of its landmarks, each left out, and means before and with rigid alignment; mm.
+    """A case: its name, (n,) errors of its landmarks, each left out, and means before and with
+    rigid alignment; mm.
 
     Args:
         inside: how many of them lie inside their 95 % region.
@@ -49,7 +53,8 @@ class CaseErrors:
 
 @themed
 def case_errors(cases: Sequence[CaseErrors], own: str) -> Figure:
-    """A row for each case: the mean error before, with rigid alignment and with our own, and every landmark.
+    """A row for each case: the mean error before, with rigid alignment and with our own, and every
+    landmark.
 
     Args:
         cases: in the order of their rows, from the top.
@@ -57,34 +62,63 @@ def case_errors(cases: Sequence[CaseErrors], own: str) -> Figure:
     """
     figure, axes = _rows([one.label for one in cases])
     rows, means = np.arange(len(cases)), np.array([one.mean_mm for one in cases])
-    before, rigid = (np.array([getattr(one, name) for one in cases]) for name in ("before_mm", "rigid_mm"))
+    before, rigid = (
+        np.array([getattr(one, name) for one in cases]) for name in ("before_mm", "rigid_mm")
+    )
     dots = sum(len(one.errors_mm) for one in cases) <= MOST_DOTS
-    most = max(float(rigid.max()), float(means.max()), *(float(one.errors_mm.max()) for one in cases if dots))
+    most = max(
+        float(rigid.max()),
+        float(means.max()),
+        *(float(one.errors_mm.max()) for one in cases if dots),
+    )
     end = 1.05 * (max(most, float(before.max())) if before.max() < MUCH * most else most)
     if dots:
         for row, one in enumerate(cases):
-            axes.plot(one.errors_mm, np.full(len(one.errors_mm), row), "o", ms=2.6, mew=0, color=FAINT, alpha=0.75)
+            axes.plot(
+                one.errors_mm,
+                np.full(len(one.errors_mm), row),
+                "o",
+                ms=2.6,
+                mew=0,
+                color=FAINT,
+                alpha=0.75,
+            )
     far = before > end
     if not far.all():
         axes.plot(before[~far], rows[~far], "|", ms=8, mew=1.6, color=INK, label="before")
     if far.any():
         words = f"before, up to {before.max():.0f} mm"
-        axes.plot(np.full(far.sum(), 0.985 * end), rows[far], ">", ms=4.5, mew=0, color=INK, label=words)
+        axes.plot(
+            np.full(far.sum(), 0.985 * end), rows[far], ">", ms=4.5, mew=0, color=INK, label=words
+        )
     axes.plot(rigid, rows, "o", ms=5.2, mew=1.2, mfc="none", color=ACCENT, label="rigid, left out")
     axes.plot(means, rows, "D", ms=4.8, mew=0, color=SECOND, label=f"{own}, left out", zorder=3)
-    axes.set(xlim=(0, end or 1.0), xlabel="error (mm): means of cases" + (", and landmarks (grey)" if dots else ""))
+    axes.set(
+        xlim=(0, end or 1.0),
+        xlabel="error (mm): means of cases" + (", and landmarks (grey)" if dots else ""),
+    )
     _legend(figure, axes)
     return figure
 
 
 @themed
 def case_coverage(cases: Sequence[CaseErrors]) -> Figure:
-    """A row for each case: the share of its landmarks inside their 95 % region, and what chance allows."""
+    """A row for each case: the share of its landmarks inside their 95 % region, and what chance
+    allows.
+    """
     figure, axes = _rows([one.label for one in cases])
     rows, counts = np.arange(len(cases)), np.array([len(one.errors_mm) for one in cases])
     shares = np.array([one.inside for one in cases]) / counts
     low, high = (np.array(ends) for ends in zip(*(_by_chance(int(n)) for n in counts), strict=True))
-    axes.hlines(rows, 100 * low, 100 * high, color=FAINT, alpha=0.55, linewidth=5, label="honest regions, by chance")
+    axes.hlines(
+        rows,
+        100 * low,
+        100 * high,
+        color=FAINT,
+        alpha=0.55,
+        linewidth=5,
+        label="honest regions, by chance",
+    )
     few = shares < low
     axes.plot(100 * shares[~few], rows[~few], "D", ms=4.8, mew=0, color=SECOND, zorder=3)
     axes.plot(100 * shares[few], rows[few], "X", ms=7, mew=0, color=WARN, zorder=3)
@@ -151,7 +185,7 @@ def sparsification(one: Sparsified) -> Figure:
     return figure
 
 
-# ---------------------------------------------------------------------------------------------------------------- axes
+# --------------------------------------------------------------------------------------------- axes
 
 
 def _panel(height: float) -> tuple[Figure, Axes]:
@@ -189,6 +223,12 @@ def _legend(figure: Figure, axes: Axes) -> None:
     """Above the axes."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside upper left", ncols=4, borderpad=0.2, columnspacing=1.4, handletextpad=0.5,
+        handles,
+        labels,
+        loc="outside upper left",
+        ncols=4,
+        borderpad=0.2,
+        columnspacing=1.4,
+        handletextpad=0.5,
         handlelength=2.2,
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""The figures of one registration's page: errors, calibration, Jacobian, solver and evidence, in the page's colours."""
+"""The figures of one registration's page: errors, calibration, Jacobian, solver and evidence, in
+the page's colours.
+"""
 
 import dataclasses
 import itertools
@@ -20,20 +22,23 @@ MOST_NAMES = 60
 """More landmarks than that are curves without names."""
 
 TEXT, LONGEST_NAME = 8.0, 14.0
-"""The size of small text, and how many times that a landmark's name may be wide: some 22 letters."""
+"""The size of small text, and how many times that a landmark's name may be wide: some 22 letters.
+"""
 
 FEW = 60
 """Iterations with a marker each."""
 
 MOST_COUNTED = 1_000_000
-"""Determinants that the histogram counts, evenly spaced among more; the least is the least of all."""
+"""Determinants that the histogram counts, evenly spaced among more; the least is the least of all.
+"""
 
 BINS = 49
 
 AFTER, LEFT_OUT = "after (fitted)", "left out (predicted from the others)"
 
 WIDE, WIDE_VOLUMES, SPREAD = 15.0, 3.0, 50.0
-"""Ratios from which an axis is logarithmic: the largest distance to the median, determinants, the solver's numbers."""
+"""Ratios from which an axis is logarithmic: the largest distance to the median, determinants, the
+solver's numbers."""
 
 CURVE_POINTS = 400
 
@@ -46,24 +51,32 @@ LOWEST = -12.0
 """Of the log evidence, relative to its best: what is below is as good as impossible."""
 
 
-# ----------------------------------------------------------------------------------------------------------- landmarks
+# ---------------------------------------------------------------------------------------- landmarks
 
 
 @themed
 def landmark_errors(
-    names: Sequence[str], before: np.ndarray, after: np.ndarray, left_out: np.ndarray, suspect: np.ndarray
+    names: Sequence[str],
+    before: np.ndarray,
+    after: np.ndarray,
+    left_out: np.ndarray,
+    suspect: np.ndarray,
 ) -> Figure:
-    """How far every landmark is from its fixed point, mm; those that were predicted worst come first.
+    """How far every landmark is from its fixed point, mm; those that were predicted worst come
+    first.
 
     Where the distances before are of another order than those that matter, the axis is logarithmic.
 
     Args:
         names: of the landmarks; those of many are not written.
         before, after: (n,) distances without and with the registration that was fitted to them.
-        left_out: (n,) distances if a landmark is predicted from the others; NaN where that is not known.
+        left_out: (n,) distances if a landmark is predicted from the others; NaN where that is not
+            known.
         suspect: (n,) whether a landmark cannot be right.
     """
-    before, after, left_out = (np.asarray(values, dtype=float) for values in (before, after, left_out))
+    before, after, left_out = (
+        np.asarray(values, dtype=float) for values in (before, after, left_out)
+    )
     found = _Errors(before, after, left_out, np.asarray(suspect, dtype=bool))
     order = np.argsort(-found.judged, kind="stable")
     if len(names) > MOST_NAMES:
@@ -73,7 +86,9 @@ def landmark_errors(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Errors:
-    """Distances of the landmarks, mm, and the least that is told apart on a logarithmic axis; 0 if it is linear."""
+    """Distances of the landmarks, mm, and the least that is told apart on a logarithmic axis; 0 if
+    it is linear.
+    """
 
     before: np.ndarray
     after: np.ndarray
@@ -96,7 +111,9 @@ class _Errors:
         typical, positive = float(np.median(others)) if others.size else 0.0, others[others > 0]
         wide = 0 < WIDE * typical < self.most
         floor = max(1e-4 * self.most, 0.7 * float(positive.min())) if wide else 0.0
-        before, after, left_out = (np.maximum(v, floor)[order] for v in (self.before, self.after, self.left_out))
+        before, after, left_out = (
+            np.maximum(v, floor)[order] for v in (self.before, self.after, self.left_out)
+        )
         return _Errors(before, after, left_out, self.suspect[order], floor)
 
     def scale(self, axes: Axes, which: str) -> None:
@@ -108,7 +125,9 @@ class _Errors:
 
 
 def _error_rows(labels: list[str], found: _Errors) -> Figure:
-    """A row for each landmark: the line from before to after, and how far off it is predicted without itself."""
+    """A row for each landmark: the line from before to after, and how far off it is predicted
+    without itself.
+    """
     n, widest = len(labels), max(map(text_width, labels), default=0.0) * TEXT / 72
     bold = 1.15 if found.suspect.any() else 1.0
     figure, (axes,) = _figure(0.9 + (0.22 if n <= 16 else 0.165) * n, left=0.2 + bold * widest)
@@ -121,7 +140,9 @@ def _error_rows(labels: list[str], found: _Errors) -> Figure:
         axes.plot(found.left_out, rows, "D", ms=4.4, mew=0, color=SECOND, label=LEFT_OUT, zorder=3)
     if found.suspect.any():
         worst = found.judged[found.suspect]
-        axes.plot(worst, rows[found.suspect], "X", ms=8, mew=0, color=WARN, label="suspect", zorder=4)
+        axes.plot(
+            worst, rows[found.suspect], "X", ms=8, mew=0, color=WARN, label="suspect", zorder=4
+        )
     axes.set_yticks(rows, labels)
     for tick, bad in zip(axes.get_yticklabels(), found.suspect, strict=True):
         tick.set(color=WARN if bad else INK, fontweight="bold" if bad else "normal")
@@ -146,7 +167,9 @@ def _error_curves(found: _Errors) -> Figure:
         known = values[np.isfinite(values)]
         if known.size:
             share = np.linspace(0, 1, min(len(known), CURVE_POINTS))
-            axes.plot(100 * share, np.quantile(known, share), color=colour, linestyle=dashes, label=label)
+            axes.plot(
+                100 * share, np.quantile(known, share), color=colour, linestyle=dashes, label=label
+            )
     if found.suspect.any():
         judged = found.judged[found.suspect]
         share = np.searchsorted(np.sort(found.judged), judged) / (len(found.judged) - 1)
@@ -156,40 +179,56 @@ def _error_curves(found: _Errors) -> Figure:
     return figure
 
 
-# --------------------------------------------------------------------------------------------------------- calibration
+# -------------------------------------------------------------------------------------- calibration
 
 
 @themed
 def calibration_curve(pits: np.ndarray, band: float = 0.95) -> Figure:
-    """The share of left-out landmarks inside their regions against what was promised, and what chance allows.
+    """The share of left-out landmarks inside their regions against what was promised, and what
+    chance allows.
 
     Args:
         pits: (n,) probability of the smallest region that holds each landmark.
-        band: probability with which the curve of honest predictions is within the band, level by level.
+        band: probability with which the curve of honest predictions is within the band, level by
+            level.
     """
     n, pits = len(pits), np.sort(pits)
     figure, (axes,) = _figure(3.3)
     levels = np.linspace(0, 1, 401)
     low, high = honest_coverage(n, levels, band)
     words = f"honest predictions of {n} landmarks, {100 * band:.0f} %"
-    axes.fill_between(100 * levels, 100 * low, 100 * high, color=FAINT, alpha=0.28, linewidth=0, label=words)
+    axes.fill_between(
+        100 * levels, 100 * low, 100 * high, color=FAINT, alpha=0.28, linewidth=0, label=words
+    )
     axes.plot([0, 100], [0, 100], color=INK, linestyle=":", linewidth=1.0)
     x, y = np.concatenate([[0.0], pits, [1.0]]), np.concatenate([np.arange(n + 1) / n, [1.0]])
-    axes.step(100 * x, 100 * y, where="post", color=ACCENT, linewidth=2.0, label="left-out landmarks")
+    axes.step(
+        100 * x, 100 * y, where="post", color=ACCENT, linewidth=2.0, label="left-out landmarks"
+    )
     for place, verdict in (((0.04, 0.93), "too cautious"), ((0.96, 0.05), "too sure")):
         side = "left" if place[0] < 0.5 else "right"
-        axes.text(*place, verdict, transform=axes.transAxes, ha=side, color=INK, alpha=0.75, style="italic", fontsize=8)
+        axes.text(
+            *place,
+            verdict,
+            transform=axes.transAxes,
+            ha=side,
+            color=INK,
+            alpha=0.75,
+            style="italic",
+            fontsize=8,
+        )
     axes.set(xlim=(0, 100), ylim=(0, 100), xlabel="promised (%)", ylabel="landmarks inside (%)")
     _legend(axes)
     return figure
 
 
-# ------------------------------------------------------------------------------------------------------------ Jacobian
+# ----------------------------------------------------------------------------------------- Jacobian
 
 
 @themed
 def jacobian_histogram(determinants: np.ndarray, dimension: int = 3) -> Figure:
-    """How much volume changed, point by point: the determinants of the Jacobian, the least of which is marked.
+    """How much volume changed, point by point: the determinants of the Jacobian, the least of which
+    is marked.
 
     Args:
         determinants: of any shape; those that are not finite do not count.
@@ -210,7 +249,9 @@ def jacobian_histogram(determinants: np.ndarray, dimension: int = 3) -> Figure:
     if folds:
         axes.axvline(0.0, color=WARN, linestyle="-.", linewidth=1.2, label="0: space folds below")
     colour, foot = WARN if folds else SECOND, axes.get_xaxis_transform()
-    axes.plot([least], [0.05], "v", ms=8, mew=0, color=colour, transform=foot, label=f"least, {least:.3g}")
+    axes.plot(
+        [least], [0.05], "v", ms=8, mew=0, color=colour, transform=foot, label=f"least, {least:.3g}"
+    )
     if wide:
         _logarithmic(axes, "x", edges[0], edges[-1])
     axes.set(xlabel=f"Jacobian determinant: {what} after / before", ylabel="share of points (%)")
@@ -227,14 +268,18 @@ def _edges(low: float, high: float, *, logarithmic: bool) -> np.ndarray:
     return np.linspace(low - margin, high + margin, BINS + 1)
 
 
-# -------------------------------------------------------------------------------------------------------------- solver
+# ------------------------------------------------------------------------------------------- solver
 
 
 @themed
 def solver_history(history: Sequence[Progress]) -> Figure:
-    """Energy and gap, iteration by iteration; every other stage of the continuation in the noise is shaded."""
+    """Energy and gap, iteration by iteration; every other stage of the continuation in the noise is
+    shaded.
+    """
     figure, (above, below) = _figure(3.4, left=0.72, rows=2)
-    energies, gaps = np.array([(row.energy, row.gap_mm) for row in history], dtype=float).reshape(-1, 2).T
+    energies, gaps = (
+        np.array([(row.energy, row.gap_mm) for row in history], dtype=float).reshape(-1, 2).T
+    )
     _iterations(above, energies, ACCENT, "-", spread=SPREAD)
     _iterations(below, gaps, SECOND, "--", spread=0.0)
     _stages((above, below), [float(row.noise_factor) for row in history])
@@ -246,12 +291,24 @@ def solver_history(history: Sequence[Progress]) -> Figure:
 
 
 def _iterations(axes: Axes, values: np.ndarray, colour: str, dashes: str, *, spread: float) -> None:
-    """One quantity of the solver, on a logarithmic axis if it spreads more; what is no number is a cross at the top."""
+    """One quantity of the solver, on a logarithmic axis if it spreads more; what is no number is a
+    cross at the top.
+    """
     count, known = np.arange(1, len(values) + 1), np.isfinite(values)
     marker = "o" if len(values) <= FEW else ""
-    axes.plot(count, np.where(known, values, np.nan), color=colour, linestyle=dashes, marker=marker, ms=3.5, mew=0)
+    axes.plot(
+        count,
+        np.where(known, values, np.nan),
+        color=colour,
+        linestyle=dashes,
+        marker=marker,
+        ms=3.5,
+        mew=0,
+    )
     for place in count[~known]:
-        axes.plot([place], [0.94], "x", color=WARN, ms=6, mew=1.6, transform=axes.get_xaxis_transform())
+        axes.plot(
+            [place], [0.94], "x", color=WARN, ms=6, mew=1.6, transform=axes.get_xaxis_transform()
+        )
     positive = values[known & (values > 0)]
     if positive.size and positive.max() > spread * positive.min():
         low, high = float(positive.min()), float(positive.max())
@@ -261,7 +318,9 @@ def _iterations(axes: Axes, values: np.ndarray, colour: str, dashes: str, *, spr
 
 
 def _stages(panels: Sequence[Axes], factors: list[float]) -> None:
-    """The stages of a continuation: bands, with the factor on the noise above those that have room for it."""
+    """The stages of a continuation: bands, with the factor on the noise above those that have room
+    for it.
+    """
     groups = [(factor, len(list(rows))) for factor, rows in itertools.groupby(factors)]
     ends = np.cumsum([0, *(size for _, size in groups)]) + 0.5
     inches, taken = (WIDTH - 0.86) / max(len(factors), 1), -np.inf
@@ -271,11 +330,18 @@ def _stages(panels: Sequence[Axes], factors: list[float]) -> None:
         words, middle = f"{'' if k else 'noise '}× {factor:.3g}", ends[k] + size / 2
         half = 0.55 * text_width(words) * TEXT / 72 / inches
         if middle - half > taken:
-            panels[0].text(middle, 1.03, words, transform=panels[0].get_xaxis_transform(), ha="center", fontsize=TEXT)
+            panels[0].text(
+                middle,
+                1.03,
+                words,
+                transform=panels[0].get_xaxis_transform(),
+                ha="center",
+                fontsize=TEXT,
+            )
             taken = middle + half
 
 
-# ------------------------------------------------------------------------------------------------------------ evidence
+# ----------------------------------------------------------------------------------------- evidence
 
 
 @themed
@@ -302,22 +368,36 @@ def evidence_curve(
     _logarithmic(axes, "x", low, high)
     if interval is not None and np.isfinite(interval[0]):
         words = f"95 %: {interval[0]:.3g} to {interval[1]:.3g} mm"
-        shade = axes.axvspan(max(interval[0], low), min(interval[1], high), color=FAINT, alpha=0.25, linewidth=0)
+        shade = axes.axvspan(
+            max(interval[0], low), min(interval[1], high), color=FAINT, alpha=0.25, linewidth=0
+        )
         if not decided:
             words = "not determined by the landmarks"
             shade.set(facecolor="none", alpha=1.0, hatch="////")
         shade.set_label(words)
     axes.plot(scales, values, color=ACCENT, marker="o", ms=3.2, mew=0, label="log evidence")
     source = "given" if interval is None else "chosen"
-    axes.axvline(chosen_mm, color=SECOND, linestyle="--", linewidth=1.6, label=f"{source}: {chosen_mm:.3g} mm")
+    axes.axvline(
+        chosen_mm,
+        color=SECOND,
+        linestyle="--",
+        linewidth=1.6,
+        label=f"{source}: {chosen_mm:.3g} mm",
+    )
     floor = float(np.clip(1.1 * values.min(initial=0.0), LOWEST, -3.0))
-    axes.set(ylim=(floor, -0.06 * floor), xlabel="length scale (mm)", ylabel="log evidence, less its best")
+    axes.set(
+        ylim=(floor, -0.06 * floor),
+        xlabel="length scale (mm)",
+        ylabel="log evidence, less its best",
+    )
     _legend(axes)
     return figure
 
 
 def _likely(scales: np.ndarray, values: np.ndarray, used: float) -> tuple[float, float]:
-    """Between which length scales to look: where the evidence is not hopeless, one further, and what was used."""
+    """Between which length scales to look: where the evidence is not hopeless, one further, and
+    what was used.
+    """
     near = np.flatnonzero(values >= LOWEST)
     if not near.size:
         return 0.5 * used, 2.0 * used
@@ -325,17 +405,23 @@ def _likely(scales: np.ndarray, values: np.ndarray, used: float) -> tuple[float,
     return float(shown.min()) / 1.02, float(shown.max()) * 1.02
 
 
-# ---------------------------------------------------------------------------------------------------------------- axes
+# --------------------------------------------------------------------------------------------- axes
 
 
 def _figure(
     height: float, left: float = 0.62, bottom: float = 0.46, top: float = 0.36, rows: int = 1
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of this height with margins in inches, a legend's room at the top; panels in a column."""
+    """A figure of this height with margins in inches, a legend's room at the top; panels in a
+    column.
+    """
     figure = Figure(figsize=(WIDTH, height))
     panels = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     figure.subplots_adjust(
-        left=left / WIDTH, right=1 - 0.14 / WIDTH, bottom=bottom / height, top=1 - top / height, hspace=0.16
+        left=left / WIDTH,
+        right=1 - 0.14 / WIDTH,
+        bottom=bottom / height,
+        top=1 - top / height,
+        hspace=0.16,
     )
     return figure, list(panels)
 
@@ -343,9 +429,14 @@ def _figure(
 def _legend(axes: Axes, *, right: bool = False) -> None:
     """Above the axes, from the left or to the right."""
     axes.legend(
-        loc="lower right" if right else "lower left", bbox_to_anchor=(float(right), 1.0), ncols=4, borderpad=0.35,
-        columnspacing=1.4, handletextpad=0.5, handlelength=1.7,
-    )  # fmt: skip
+        loc="lower right" if right else "lower left",
+        bbox_to_anchor=(float(right), 1.0),
+        ncols=4,
+        borderpad=0.35,
+        columnspacing=1.4,
+        handletextpad=0.5,
+        handlelength=1.7,
+    )
 
 
 def _logarithmic(axes: Axes, which: str, low: float, high: float) -> None:
@@ -359,7 +450,9 @@ def _logarithmic(axes: Axes, which: str, low: float, high: float) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if plain else _power(value)))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}" if plain else _power(value))
+    )
 
 
 def _power(value: float) -> str:

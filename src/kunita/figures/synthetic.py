@@ -1,4 +1,6 @@
-"""One registration by several models at equal parameters: deformed grids, folds, and uncertainty against distance."""
+"""One registration by several models at equal parameters: deformed grids, folds, and uncertainty
+against distance.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,8 +19,22 @@ NUM_LINES = 40
 """About as many lines of the grid each way as can still be told apart on half a page."""
 
 FOLD_COLOUR = COLOURS[2]
-MOVING_STYLE: dict[str, Any] = {"marker": "o", "ms": 3, "mfc": "white", "mec": "black", "mew": 0.6, "ls": ""}
-FIXED_STYLE: dict[str, Any] = {"marker": "D", "ms": 2.8, "mfc": COLOURS[4], "mec": "black", "mew": 0.5, "ls": ""}
+MOVING_STYLE: dict[str, Any] = {
+    "marker": "o",
+    "ms": 3,
+    "mfc": "white",
+    "mec": "black",
+    "mew": 0.6,
+    "ls": "",
+}
+FIXED_STYLE: dict[str, Any] = {
+    "marker": "D",
+    "ms": 2.8,
+    "mfc": COLOURS[4],
+    "mec": "black",
+    "mew": 0.5,
+    "ls": "",
+}
 
 CLOSE_UP_MM = 3.0
 """Half the side of a close-up."""
@@ -34,7 +50,8 @@ class Deformed:
         nodes: (r, c, 2) centres of the square cells that tile the box, moving space, mm.
         arrived: (r, c, 2) where each node goes in fixed space, mm.
         fc: (r, c) Frobenius norm of the covariance there, mm².
-        stretch: (r, c) determinant of the map's Jacobian at the node; not positive where the map folds.
+        stretch: (r, c) determinant of the map's Jacobian at the node; not positive where the map
+            folds.
         landmarks: (n, 2) where the moving landmarks go, mm.
     """
 
@@ -54,7 +71,8 @@ class Deformed:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """Models at equal parameters, on one mesh; and the small deformation, which may fold, on a finer one.
+    """Models at equal parameters, on one mesh; and the small deformation, which may fold, on a
+    finer one.
 
     Args:
         title: the parameters, for people.
@@ -80,7 +98,8 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Profile:
-    """FC against the distance to the nearest landmark: median and band over the places at that distance, mm².
+    """FC against the distance to the nearest landmark: median and band over the places at that
+    distance, mm².
 
     Args:
         model: the model's name.
@@ -97,10 +116,12 @@ class Profile:
 
 @styled
 def warped_grids(comparisons: Sequence[Comparison]) -> Figure:
-    """The paper's figure, one row per set of parameters: small deformation beside diffeomorphic, FC as colour.
+    """The paper's figure, one row per set of parameters: small deformation beside diffeomorphic, FC
+    as colour.
 
-    Every colour stands where its point arrives; the colours of a row mean the same. The last column looks closely at
-    the small deformation where its Jacobian is smallest: there it folds, if it does.
+    Every colour stands where its point arrives; the colours of a row mean the same. The last column
+    looks closely at the small deformation where its Jacobian is smallest: there it folds, if it
+    does.
     """
     figure, grid = _sheet(len(comparisons))
     for line, comparison in zip(grid, comparisons, strict=True):
@@ -113,7 +134,15 @@ def warped_grids(comparisons: Sequence[Comparison]) -> Figure:
             axes.set_title(deformed.title)
         _close_up(line[2], comparison.fine)
         _row_label(line[0], comparison)
-        figure.colorbar(colours, ax=list(line), label="FC (mm²)", extend="max", shrink=0.88, aspect=22, pad=0.015)
+        figure.colorbar(
+            colours,
+            ax=list(line),
+            label="FC (mm²)",
+            extend="max",
+            shrink=0.88,
+            aspect=22,
+            pad=0.015,
+        )
     _finish(figure, grid, folds=True)
     return figure
 
@@ -127,7 +156,15 @@ def readings(comparisons: Sequence[Comparison]) -> Figure:
         for axes, deformed in zip(line, pair, strict=False):
             colours = _uncertainty(axes, deformed, _top(pair))
             axes.set_title(deformed.model)
-        figure.colorbar(colours, ax=list(line[:2]), label="FC (mm²)", extend="max", shrink=0.85, aspect=22, pad=0.02)
+        figure.colorbar(
+            colours,
+            ax=list(line[:2]),
+            label="FC (mm²)",
+            extend="max",
+            shrink=0.85,
+            aspect=22,
+            pad=0.02,
+        )
         ratio = _ratio(line[2], comparison)
         figure.colorbar(ratio, ax=line[2], label="ratio of FC", shrink=0.85, aspect=22, pad=0.04)
         for axes in line:
@@ -138,10 +175,13 @@ def readings(comparisons: Sequence[Comparison]) -> Figure:
 
 
 @styled
-def fc_against_distance(comparisons: Sequence[Comparison], profiles: Sequence[Sequence[Profile]]) -> Figure:
+def fc_against_distance(
+    comparisons: Sequence[Comparison], profiles: Sequence[Sequence[Profile]]
+) -> Figure:
     """Median and band of FC per distance to the nearest landmark, one panel per set of parameters.
 
-    The distance is that of the point before it moves, and is drawn to the left inside the ring of landmarks.
+    The distance is that of the point before it moves, and is drawn to the left inside the ring of
+    landmarks.
     """
     figure = Figure(figsize=(PAGE_WIDTH, 3.4), layout="constrained")
     row = figure.subplots(1, len(comparisons), squeeze=False)[0]
@@ -158,7 +198,7 @@ def fc_against_distance(comparisons: Sequence[Comparison], profiles: Sequence[Se
     return figure
 
 
-# ------------------------------------------------------------------------------------------------------ parts of panels
+# ---------------------------------------------------------------------------------- parts of panels
 
 
 def _stacked(title: str) -> str:
@@ -168,10 +208,14 @@ def _stacked(title: str) -> str:
 
 def _profile(axes: Axes, profile: Profile, which: int) -> None:
     style: dict[str, Any] = {"color": COLOURS[which], "ls": DASHES[which]}
-    axes.fill_between(profile.distance, profile.low, profile.high, color=COLOURS[which], alpha=0.1, lw=0)
+    axes.fill_between(
+        profile.distance, profile.low, profile.high, color=COLOURS[which], alpha=0.1, lw=0
+    )
     for edge in (profile.low, profile.high):
         axes.plot(profile.distance, edge, **style, lw=0.4)
-    axes.plot(profile.distance, profile.median, **style, marker=MARKERS[which], ms=3, markevery=(which, 3))
+    axes.plot(
+        profile.distance, profile.median, **style, marker=MARKERS[which], ms=3, markevery=(which, 3)
+    )
 
 
 def _reach(prior_fc: float, profiles: Sequence[Profile]) -> tuple[float, float]:
@@ -185,12 +229,19 @@ def _reach(prior_fc: float, profiles: Sequence[Profile]) -> tuple[float, float]:
 
 def _profile_legend(figure: Figure, names: Sequence[str]) -> None:
     handles: list[Line2D | Patch] = [
-        Line2D([], [], color=COLOURS[i], ls=DASHES[i], marker=MARKERS[i], ms=3, label=f"{name}: median")
+        Line2D(
+            [], [], color=COLOURS[i], ls=DASHES[i], marker=MARKERS[i], ms=3, label=f"{name}: median"
+        )
         for i, name in enumerate(names)
     ]
     handles += [
         Line2D([], [], color="0.45", ls=DASHES[3], lw=1, label="prior, before any landmark"),
-        Patch(facecolor="0.88", edgecolor="0.4", lw=0.4, label="bands: 80 % of the places at that distance"),
+        Patch(
+            facecolor="0.88",
+            edgecolor="0.4",
+            lw=0.4,
+            label="bands: 80 % of the places at that distance",
+        ),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
 
@@ -202,14 +253,18 @@ def _sheet(num_rows: int) -> tuple[Figure, np.ndarray]:
 
 
 def _top(several: Sequence[Deformed]) -> float:
-    """The top of a common colour scale; what the colour bar's arrow stands for is half a percent of a panel at most."""
+    """The top of a common colour scale; what the colour bar's arrow stands for is half a percent of
+    a panel at most.
+    """
     return max(float(np.quantile(deformed.fc, 0.995)) for deformed in several)
 
 
 def _uncertainty(axes: Axes, deformed: Deformed, top: float) -> QuadMesh:
     x, y = np.moveaxis(deformed.arrived, -1, 0)
     _frame(axes, deformed)
-    return axes.pcolormesh(x, y, deformed.fc, shading="gouraud", cmap="viridis", vmin=0, vmax=top, rasterized=True)
+    return axes.pcolormesh(
+        x, y, deformed.fc, shading="gouraud", cmap="viridis", vmin=0, vmax=top, rasterized=True
+    )
 
 
 def _frame(axes: Axes, deformed: Deformed) -> None:
@@ -222,7 +277,10 @@ def _frame(axes: Axes, deformed: Deformed) -> None:
 def _lines(axes: Axes, deformed: Deformed, count: int) -> None:
     """The images of straight lines of moving space, about this many each way."""
     step = max(1, round(len(deformed.arrived) / count))
-    lines = [*deformed.arrived[step // 2 :: step], *deformed.arrived[:, step // 2 :: step].swapaxes(0, 1)]
+    lines = [
+        *deformed.arrived[step // 2 :: step],
+        *deformed.arrived[:, step // 2 :: step].swapaxes(0, 1),
+    ]
     axes.add_collection(LineCollection(lines, colors="white", linewidths=0.35, alpha=0.8))
 
 
@@ -232,7 +290,9 @@ def _folds(axes: Axes, deformed: Deformed) -> None:
         return
     x, y = np.moveaxis(deformed.arrived, -1, 0)
     lowest = float(deformed.stretch.min()) - 1
-    inside = axes.contourf(x, y, deformed.stretch, [lowest, 0], colors=[FOLD_COLOUR], alpha=0.6, hatches=["//////"])
+    inside = axes.contourf(
+        x, y, deformed.stretch, [lowest, 0], colors=[FOLD_COLOUR], alpha=0.6, hatches=["//////"]
+    )
     inside.set_edgecolor("black")
     inside.set_linewidth(0)
     axes.contour(x, y, deformed.stretch, [0], colors="black", linewidths=0.8)
@@ -272,5 +332,13 @@ def _finish(figure: Figure, grid: np.ndarray, folds: bool) -> None:
         Line2D([], [], **FIXED_STYLE, label="fixed landmarks"),
     ]
     if folds:
-        handles.append(Patch(facecolor=FOLD_COLOUR, alpha=0.5, edgecolor="black", hatch="/////", label="det J ≤ 0"))
+        handles.append(
+            Patch(
+                facecolor=FOLD_COLOUR,
+                alpha=0.5,
+                edgecolor="black",
+                hatch="/////",
+                label="det J ≤ 0",
+            )
+        )
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)

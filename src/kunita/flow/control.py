@@ -1,8 +1,9 @@
-"""Control points: where landmarks are many and the kernel is smooth, a few of them carry the momentum of all.
+"""Control points: where landmarks are many and the kernel is smooth, a few of them carry the
+momentum of all.
 
-The Gram matrix of a smooth kernel is numerically of low rank: the velocity field of n momenta is, up to a small and
-known remainder, that of r < n of the landmarks. The others lend them their momentum,
-and a shot costs n·r instead of n².
+The Gram matrix of a smooth kernel is numerically of low rank: the velocity field of n momenta is,
+up to a small and known remainder, that of r < n of the landmarks. The others lend them their
+momentum, and a shot costs n·r instead of n².
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +15,9 @@ from jaxtyping import Float, Int
 
 from kunita import numerics
 from kunita.flow.shooting import Phase, Trajectory, followed
+from kunita.jaxrun.doors import Array, Scalar
+from kunita.jaxrun.programs import FEW_LANDMARKS, compiled
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, Scalar
-from kunita.programs import FEW_LANDMARKS, compiled
 
 Controls = Int[Array, " r"]
 """Rows of the landmarks that carry momentum."""
@@ -33,10 +34,12 @@ def choose_controls(
     most: int,
     multiple: int = 1,
 ) -> Iterator[np.ndarray]:
-    """The landmarks that explain the velocity at all others up to a remainder: Cholesky with pivots, greedily.
+    """The landmarks that explain the velocity at all others up to a remainder: Cholesky with
+    pivots, greedily.
 
-    Given the velocities at the control points, the one at xᵢ still has the variance eᵢ. They are added where eᵢ is
-    largest against the noise, until Σ eᵢ/Dᵢ is below one remainder after the other: each set begins with the last one.
+    Given the velocities at the control points, the one at xᵢ still has the variance eᵢ. They are
+    added where eᵢ is largest against the noise, until Σ eᵢ/Dᵢ is below one remainder after the
+    other: each set begins with the last one.
 
     Args:
         kernel: the prior's covariance function.
@@ -54,7 +57,9 @@ def choose_controls(
         while True:
             pivot = int(np.argmax(left * precisions))
             exhausted = left[pivot] <= 1e-14 * variance  # to rounding, the others explain it
-            if rows and (exhausted or (len(rows) % multiple == 0 and left @ precisions <= remainder)):
+            if rows and (
+                exhausted or (len(rows) % multiple == 0 and left @ precisions <= remainder)
+            ):
                 yield np.array(rows)
                 break
             if len(rows) == most:
@@ -70,27 +75,33 @@ def choose_controls(
 class Guided(Trajectory):
     """A trajectory of landmarks whose velocity comes from control points.
 
-    Its energy is conserved only as far as these explain it. So the time stepping is measured by how well the momenta go
-    with the flow, J(t)ᵀp(t) = p(0).
+    Its energy is conserved only as far as these explain it. So the time stepping is measured by how
+    well the momenta go with the flow, J(t)ᵀp(t) = p(0).
     """
 
     @property
     def drift(self) -> Scalar:
         carried = jnp.einsum("tiba,tib->tia", self.jacobians, self.momenta)
-        return abs(carried - self.momenta[0]).max() / (abs(self.momenta[0]).max() + np.finfo(float).tiny)
+        return abs(carried - self.momenta[0]).max() / (
+            abs(self.momenta[0]).max() + np.finfo(float).tiny
+        )
 
 
 def carried_by_controls(
     values: Float[Array, "n r"], momenta: Float[Array, "n d"], controls: Controls
 ) -> Float[Array, "r d"]:
-    """K_CC⁻¹K_CX p: momenta at the control points whose velocity field agrees with that of all momenta there."""
+    """K_CC⁻¹K_CX p: momenta at the control points whose velocity field agrees with that of all
+    momenta there.
+    """
     return numerics.solve_cholesky(numerics.cholesky(values[controls]), values.T @ momenta)
 
 
 def guided_field(
     kernel: AbstractKernel, controls: Controls, phase: Phase
 ) -> tuple[Float[Array, "n d"], Float[Array, "n d d"], Float[Array, "r d"]]:
-    """The velocity K_XC K_CC⁻¹K_CX p at all landmarks, its Jacobian there, and the momenta p_c that make this field."""
+    """The velocity K_XC K_CC⁻¹K_CX p at all landmarks, its Jacobian there, and the momenta p_c that
+    make this field.
+    """
     origin = jnp.mean(phase[0], axis=0)
     q, p = phase[0] - origin, phase[1]
     values, slopes = kernel.pairs(q, q[controls])
@@ -109,8 +120,8 @@ def guided_geodesic(
 ) -> Guided:
     """`shooting.geodesic` with K_XC K_CC⁻¹K_CX for K: the trajectory of all landmarks.
 
-    Every landmark keeps its momentum, ṗᵢ = −Dv(qᵢ)ᵀpᵢ, and lends it to the control points anew at every instant; left
-    to themselves, theirs would after a while no longer stand for it.
+    Every landmark keeps its momentum, ṗᵢ = −Dv(qᵢ)ᵀpᵢ, and lends it to the control points anew at
+    every instant; left to themselves, theirs would after a while no longer stand for it.
     """
     velocity = lambda q, p: guided_field(kernel, controls, (q, p))[:2]
     return Guided(times, *followed(velocity, positions, momenta, times))
@@ -133,12 +144,18 @@ def _middles(
     slopes: tuple[Float[Array, "t n d"], Float[Array, "t n d d"]],
     steps: Float[Array, " s"],
 ) -> tuple[Float[Array, "s r d"], Float[Array, "s r d"]]:
-    """The control points halfway through each step: from the cubic through both ends of what is known there."""
+    """The control points halfway through each step: from the cubic through both ends of what is
+    known there.
+    """
     v, dv = slopes
     along = (v, -jnp.einsum("tiab,tia->tib", dv, path[1]))
     h = steps[:, None, None]
-    q, p = ((y[:-1] + y[1:]) / 2 + h / 8 * (k[:-1] - k[1:]) for y, k in zip(path, along, strict=True))
-    return q[:, controls], jax.lax.map(lambda phase: guided_field(kernel, controls, phase)[2], (q, p))
+    q, p = (
+        (y[:-1] + y[1:]) / 2 + h / 8 * (k[:-1] - k[1:]) for y, k in zip(path, along, strict=True)
+    )
+    return q[:, controls], jax.lax.map(
+        lambda phase: guided_field(kernel, controls, phase)[2], (q, p)
+    )
 
 
 @compiled
@@ -147,8 +164,8 @@ def displacement_by_truncation(
 ) -> Float[Array, "n d"]:
     """How far the landmarks would be carried by what the control points leave of the velocity, mm.
 
-    ∫₀¹ Ψᵢ(t) [Σⱼ k(qᵢ, qⱼ)pⱼ − Σ_c k(qᵢ, q_c)p_c] dt, with all momenta in the first sum: first order in the remainder,
-    the field itself held fixed.
+    ∫₀¹ Ψᵢ(t) [Σⱼ k(qᵢ, qⱼ)pⱼ − Σ_c k(qᵢ, q_c)p_c] dt, with all momenta in the first sum: first
+    order in the remainder, the field itself held fixed.
     """
 
     def add(total: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
@@ -159,5 +176,12 @@ def displacement_by_truncation(
         psi = landmarks.jacobians[-1] @ numerics.inverse_small(jacobian)
         return total + w * jnp.einsum("iab,ib->ia", psi, full - ours), None
 
-    nodes = (weights, landmarks.positions, landmarks.momenta, landmarks.jacobians, carriers.positions, carriers.momenta)
+    nodes = (
+        weights,
+        landmarks.positions,
+        landmarks.momenta,
+        landmarks.jacobians,
+        carriers.positions,
+        carriers.momenta,
+    )
     return jax.lax.scan(add, jnp.zeros_like(landmarks.positions[0]), nodes)[0]

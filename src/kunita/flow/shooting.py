@@ -12,8 +12,8 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.errors import ArgumentError, KunitaWarning
+from kunita.jaxrun.doors import Array, ArrayLike, Scalar, as_count, as_floats, as_points, door
 from kunita.kernels import AbstractKernel, check_kernel
-from kunita.precision import Array, ArrayLike, Scalar, as_count, as_floats, as_points, door
 
 DEFAULT_STEPS = 10
 """Runge–Kutta steps to start with; doubled while the energy drifts more than `MAX_DRIFT`."""
@@ -27,10 +27,11 @@ Phase = tuple[Float[Array, "n d"], Float[Array, "n d"]]
 
 
 class Trajectory(eqx.Module):
-    """A geodesic: where the landmarks are, their momenta and flow Jacobians, on a grid of times over [0, 1].
+    """A geodesic: where the landmarks are, their momenta and flow Jacobians, on a grid of times
+    over [0, 1].
 
-    Where the momenta do not follow from those before (control points take over the momentum of others), `middles` are
-    positions and momenta halfway through each step.
+    Where the momenta do not follow from those before (control points take over the momentum of
+    others), `middles` are positions and momenta halfway through each step.
     """
 
     times: Float[Array, " t"]
@@ -56,12 +57,16 @@ class Trajectory(eqx.Module):
 
 
 def velocities(
-    kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"], points: Float[Array, "m d"]
+    kernel: AbstractKernel,
+    positions: Float[Array, "n d"],
+    momenta: Float[Array, "n d"],
+    points: Float[Array, "m d"],
 ) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
-    """The velocity field v(x) = Σⱼ k(x, qⱼ)pⱼ at some points, and its Jacobian Dv(x) = Σⱼ gⱼ pⱼ(x − qⱼ)ᵀ, g = k'/r.
+    """The velocity field v(x) = Σⱼ k(x, qⱼ)pⱼ at some points, and its Jacobian Dv(x) = Σⱼ gⱼ pⱼ(x −
+    qⱼ)ᵀ, g = k'/r.
 
-    The sum is split into (Σⱼ gⱼpⱼ)xᵀ − Σⱼ gⱼpⱼqⱼᵀ, one matrix product, with the origin moved to the landmarks' mean
-    so that nothing is lost in the difference.
+    The sum is split into (Σⱼ gⱼpⱼ)xᵀ − Σⱼ gⱼpⱼqⱼᵀ, one matrix product, with the origin moved to the
+    landmarks' mean so that nothing is lost in the difference.
     """
     origin = jnp.mean(positions, axis=0)
     q, p, x = positions - origin, momenta, points - origin
@@ -71,7 +76,9 @@ def velocities(
     return v, gp[:, :, None] * x[:, None, :] - gpq.reshape(*x.shape, -1)
 
 
-def hamiltonian(kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"]) -> Scalar:
+def hamiltonian(
+    kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"]
+) -> Scalar:
     """The energy H = ½ Σᵢⱼ k(qᵢ, qⱼ) pᵢ·pⱼ, constant along a geodesic."""
     q = positions - jnp.mean(positions, axis=0)
     return 0.5 * jnp.sum(momenta * kernel.sums(q, q, momenta, momenta[:, :0])[0])
@@ -84,8 +91,12 @@ def hamiltonian_field(kernel: AbstractKernel, phase: Phase) -> Phase:
     return v, -jnp.einsum("iab,ia->ib", dv, p)
 
 
-def stages(kernel: AbstractKernel, trajectory: Trajectory) -> tuple[Float[Array, "s 4 n d"], Float[Array, "s 4 n d"]]:
-    """Positions and momenta at the four stages of every Runge–Kutta step: what others that are carried along meet."""
+def stages(
+    kernel: AbstractKernel, trajectory: Trajectory
+) -> tuple[Float[Array, "s 4 n d"], Float[Array, "s 4 n d"]]:
+    """Positions and momenta at the four stages of every Runge–Kutta step: what others that are
+    carried along meet.
+    """
     phase = trajectory.positions[:-1], trajectory.momenta[:-1]
     if trajectory.middles is not None:
         after = trajectory.positions[1:], trajectory.momenta[1:]
@@ -103,9 +114,14 @@ def stages(kernel: AbstractKernel, trajectory: Trajectory) -> tuple[Float[Array,
 
 
 def endpoint(
-    kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"], times: Float[Array, " t"]
+    kernel: AbstractKernel,
+    positions: Float[Array, "n d"],
+    momenta: Float[Array, "n d"],
+    times: Float[Array, " t"],
 ) -> Phase:
-    """(q(1), p(1)): what the derivatives of the objective need, with the steps recomputed in reverse mode."""
+    """(q(1), p(1)): what the derivatives of the objective need, with the steps recomputed in
+    reverse mode.
+    """
 
     @jax.checkpoint
     def step(phase: Phase, h: Scalar) -> tuple[Phase, None]:
@@ -115,10 +131,15 @@ def endpoint(
 
 
 def geodesic(
-    kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"], times: Float[Array, " t"]
+    kernel: AbstractKernel,
+    positions: Float[Array, "n d"],
+    momenta: Float[Array, "n d"],
+    times: Float[Array, " t"],
 ) -> Trajectory:
     """Shoot along a given grid of times, carrying the flow Jacobians J̇ᵢ = Dv(qᵢ)Jᵢ along."""
-    return Trajectory(times, *followed(lambda q, p: velocities(kernel, q, p, q), positions, momenta, times))
+    return Trajectory(
+        times, *followed(lambda q, p: velocities(kernel, q, p, q), positions, momenta, times)
+    )
 
 
 def followed(
@@ -126,8 +147,11 @@ def followed(
     positions: Float[Array, "n d"],
     momenta: Float[Array, "n d"],
     times: Float[Array, " t"],
-) -> tuple[Float[Array, "t n d"], Float[Array, "t n d"], Float[Array, "t n d d"], Float[Array, " t"]]:
-    """q̇ = v, ṗ = −Dvᵀp and J̇ = DvJ along a grid of times, for a velocity (v, Dv) of positions and momenta.
+) -> tuple[
+    Float[Array, "t n d"], Float[Array, "t n d"], Float[Array, "t n d d"], Float[Array, " t"]
+]:
+    """q̇ = v, ṗ = −Dvᵀp and J̇ = DvJ along a grid of times, for a velocity (v, Dv) of positions and
+    momenta.
 
     With the energies H = ½ Σ pᵢ·vᵢ at the same times: a step knows the velocity where it begins.
     """
@@ -145,7 +169,9 @@ def followed(
     n, d = positions.shape
     start = (positions, momenta, jnp.broadcast_to(jnp.eye(d), (n, d, d)))
     end, (path, v) = jax.lax.scan(step, start, jnp.diff(times))
-    q, p, jacobian = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
+    q, p, jacobian = jax.tree.map(
+        lambda first, rest: jnp.concatenate([first[None], rest]), start, path
+    )
     v = jnp.concatenate([v, velocity(*end[:2])[0][None]])
     return q, p, jacobian, 0.5 * jnp.sum(p * v, axis=(1, 2))
 
@@ -154,7 +180,8 @@ geodesic_jit = jax.jit(geodesic)
 
 
 def enough_steps(num_steps: int, drift: float, limit: float = MAX_DRIFT) -> int:
-    """How many steps (doubled, and at most `MAX_STEPS`) bring the measured drift below a limit; the order is 4.
+    """How many steps (doubled, and at most `MAX_STEPS`) bring the measured drift below a limit; the
+    order is 4.
 
     Fewer are proposed only where they will surely do.
     """
@@ -169,11 +196,18 @@ def enough_steps(num_steps: int, drift: float, limit: float = MAX_DRIFT) -> int:
 
 
 def settle_steps(
-    kernel: AbstractKernel, positions: Float[Array, "n d"], momenta: Float[Array, "n d"], num_steps: int = DEFAULT_STEPS
+    kernel: AbstractKernel,
+    positions: Float[Array, "n d"],
+    momenta: Float[Array, "n d"],
+    num_steps: int = DEFAULT_STEPS,
 ) -> Trajectory:
-    """Shoot, raising the steps until the measured energy drift is below `MAX_DRIFT` (or they are `MAX_STEPS`)."""
+    """Shoot, raising the steps until the measured energy drift is below `MAX_DRIFT` (or they are
+    `MAX_STEPS`).
+    """
     while True:
-        trajectory = geodesic_jit(kernel, positions, momenta, jnp.asarray(numerics.time_grid(num_steps)))
+        trajectory = geodesic_jit(
+            kernel, positions, momenta, jnp.asarray(numerics.time_grid(num_steps))
+        )
         enough = enough_steps(num_steps, float(trajectory.drift))
         if enough <= num_steps:
             return trajectory
@@ -181,23 +215,28 @@ def settle_steps(
 
 
 @door
-def shoot(kernel: Any, positions: ArrayLike, momenta: ArrayLike, num_steps: int | None = None) -> Trajectory:
+def shoot(
+    kernel: Any, positions: ArrayLike, momenta: ArrayLike, num_steps: int | None = None
+) -> Trajectory:
     """Follow the geodesic that starts at `positions` with `momenta` over t ∈ [0, 1].
 
-    The mean of the flow under the model (`eq:long-diff` of [wassermann:14] with the shooting of its section
-    on registration): q̇ᵢ = v(qᵢ), ṗᵢ = −Dv(qᵢ)ᵀpᵢ, J̇ᵢ = Dv(qᵢ)Jᵢ, v(x) = Σⱼ k(x, qⱼ)pⱼ.
+    The mean of the flow under the model (`eq:long-diff` of [wassermann:14] with the shooting of its
+    section on registration): q̇ᵢ = v(qᵢ), ṗᵢ = −Dv(qᵢ)ᵀpᵢ, J̇ᵢ = Dv(qᵢ)Jᵢ, v(x) = Σⱼ k(x, qⱼ)pⱼ.
 
     Args:
         kernel: the prior's covariance function.
         positions: (n, d) starting points, mm.
         momenta: (n, d) initial momenta, 1/mm.
-        num_steps: Runge–Kutta steps; by default as many as keep the relative energy drift below 1e-8.
+        num_steps: Runge–Kutta steps; by default as many as keep the relative energy drift below
+            1e-8.
     """
     q, p = check_phase(kernel, positions, momenta)
     if num_steps is None:
         trajectory = settle_steps(kernel, q, p)
     else:
-        trajectory = geodesic_jit(kernel, q, p, jnp.asarray(numerics.time_grid(as_count(num_steps, "num_steps"))))
+        trajectory = geodesic_jit(
+            kernel, q, p, jnp.asarray(numerics.time_grid(as_count(num_steps, "num_steps")))
+        )
     if not np.isfinite(trajectory.energies).all():
         raise ArgumentError(
             "momenta: the flow runs out of the range of numbers; they are too large, or the steps too few"
@@ -209,7 +248,9 @@ def shoot(kernel: Any, positions: ArrayLike, momenta: ArrayLike, num_steps: int 
 
 
 def standstill(positions: Float[Array, "n d"]) -> Trajectory:
-    """The flow that does not move, at a single instant: the small-deformation model linearises around it."""
+    """The flow that does not move, at a single instant: the small-deformation model linearises
+    around it.
+    """
     n, d = positions.shape
     still = jnp.zeros((1, n, d))
     eye = jnp.broadcast_to(jnp.eye(d), (1, n, d, d))
@@ -218,21 +259,31 @@ def standstill(positions: Float[Array, "n d"]) -> Trajectory:
 
 @door
 def reverse(kernel: Any, trajectory: Any) -> Trajectory:
-    """The same geodesic walked backwards: from q(1) with momenta −p(1). Its flow is the inverse flow."""
+    """The same geodesic walked backwards: from q(1) with momenta −p(1). Its flow is the inverse
+    flow.
+    """
     check_trajectory(kernel, trajectory)
     if trajectory.middles is not None:
         return backwards(trajectory)
-    return geodesic_jit(kernel, trajectory.positions[-1], -trajectory.momenta[-1], 1 - trajectory.times[::-1])
+    return geodesic_jit(
+        kernel, trajectory.positions[-1], -trajectory.momenta[-1], 1 - trajectory.times[::-1]
+    )
 
 
 def backwards(trajectory: Trajectory) -> Trajectory:
-    """`reverse` for those who are carried along: the anchors are where they were on the way there, node by node."""
+    """`reverse` for those who are carried along: the anchors are where they were on the way there,
+    node by node.
+    """
     middles = trajectory.middles and (trajectory.middles[0][::-1], -trajectory.middles[1][::-1])
     jacobians = trajectory.jacobians[::-1] @ numerics.inverse_small(trajectory.jacobians[-1])
     return Trajectory(
-        1 - trajectory.times[::-1], trajectory.positions[::-1], -trajectory.momenta[::-1], jacobians,
-        trajectory.energies[::-1], middles,
-    )  # fmt: skip
+        1 - trajectory.times[::-1],
+        trajectory.positions[::-1],
+        -trajectory.momenta[::-1],
+        jacobians,
+        trajectory.energies[::-1],
+        middles,
+    )
 
 
 def check_trajectory(kernel: object, trajectory: object) -> None:

@@ -10,8 +10,8 @@ from jaxtyping import Float, Key
 from kunita import numerics
 from kunita.errors import ArgumentError
 from kunita.flow import shooting
+from kunita.jaxrun.doors import Array, ArrayLike, as_count, as_points, door
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, ArrayLike, as_count, as_points, door
 
 
 def as_key(key: Any) -> Key[jax.Array, ""]:
@@ -19,7 +19,9 @@ def as_key(key: Any) -> Key[jax.Array, ""]:
     if isinstance(key, int | np.integer):
         return jax.random.key(int(key))
     if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise ArgumentError(f"key: expected an integer seed or a key of jax.random.key, found {key!r:.80}")
+        raise ArgumentError(
+            f"key: expected an integer seed or a key of jax.random.key, found {key!r:.80}"
+        )
     return key
 
 
@@ -29,11 +31,13 @@ def euler_maruyama(
     points: Float[Array, "m d"],
     noise: Float[Array, "t m d"],
 ) -> Float[Array, "m d"]:
-    """One path of dx = v_t(x)dt + dB_t(x) from standard normal noise, on the trajectory's time grid.
+    """One path of dx = v_t(x)dt + dB_t(x) from standard normal noise, on the trajectory's time
+    grid.
 
-    x ← x + h v(x) + √h (R(x) ⊗ I_d) ξ with R Rᵀ the Gram matrix at the *current* positions: the joint noise of
-    `eq:prop-sde` of [wassermann:14], in the reading that agrees with its `eq:phi-de-param-2ndm`. Itô and Stratonovich
-    coincide for the flow but not for its root R, so no other scheme (Heun, say) may be put in its place.
+    x ← x + h v(x) + √h (R(x) ⊗ I_d) ξ with R Rᵀ the Gram matrix at the *current* positions: the
+    joint noise of `eq:prop-sde` of [wassermann:14], in the reading that agrees with its
+    `eq:phi-de-param-2ndm`. Itô and Stratonovich coincide for the flow but not for its root R, so no
+    other scheme (Heun, say) may be put in its place.
     """
 
     def step(x: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
@@ -47,7 +51,10 @@ def euler_maruyama(
 
 @jax.jit
 def _paths(
-    kernel: AbstractKernel, trajectory: shooting.Trajectory, points: Float[Array, "m d"], keys: Key[jax.Array, " s"]
+    kernel: AbstractKernel,
+    trajectory: shooting.Trajectory,
+    points: Float[Array, "m d"],
+    keys: Key[jax.Array, " s"],
 ) -> Float[Array, "s m d"]:
     shape = (trajectory.num_steps, *points.shape)
     path = lambda key: euler_maruyama(kernel, trajectory, points, jax.random.normal(key, shape))
@@ -64,7 +71,8 @@ def simulate(
     num_steps: int = 100,
     key: Any = 0,
 ) -> Float[Array, "s m d"]:
-    """Endpoints of random paths of the flow around a geodesic, by Euler–Maruyama, (num_paths, m, d).
+    """Endpoints of random paths of the flow around a geodesic, by Euler–Maruyama, (num_paths, m,
+    d).
 
     The same key gives the same paths. Zero momenta give draws from the prior.
 
@@ -80,4 +88,6 @@ def simulate(
     q, p = shooting.check_phase(kernel, positions, momenta)
     x = as_points(q if points is None else points, "points", q.shape[1])
     trajectory = shooting.geodesic_jit(kernel, q, p, jnp.asarray(grid))
-    return _paths(kernel, trajectory, x, jax.random.split(as_key(key), as_count(num_paths, "num_paths")))
+    return _paths(
+        kernel, trajectory, x, jax.random.split(as_key(key), as_count(num_paths, "num_paths"))
+    )

@@ -9,12 +9,14 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.flow.shooting import Phase, Trajectory, check_trajectory, stages, velocities
+from kunita.jaxrun.doors import Array, ArrayLike, as_points, door
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, ArrayLike, as_points, door
 
 
 class Path(eqx.Module):
-    """Points carried by a flow: their positions and flow Jacobians on the trajectory's grid of times."""
+    """Points carried by a flow: their positions and flow Jacobians on the trajectory's grid of
+    times.
+    """
 
     positions: Float[Array, "t m d"]
     jacobians: Float[Array, "t m d d"]
@@ -26,7 +28,8 @@ def propagators(path: Path) -> Float[Array, "t m d d"]:
 
 
 def carry(kernel: AbstractKernel, trajectory: Trajectory, points: Float[Array, "m d"]) -> Path:
-    """ż = v(z), J̇ = Dv(z)J: passengers, i.e. landmarks of momentum zero, stepped together with the landmarks.
+    """ż = v(z), J̇ = Dv(z)J: passengers, i.e. landmarks of momentum zero, stepped together with the
+    landmarks.
 
     So a passenger that starts at a landmark follows it to the last digit.
     """
@@ -37,13 +40,17 @@ def carry(kernel: AbstractKernel, trajectory: Trajectory, points: Float[Array, "
         v, dv = velocities(kernel, *met, z)
         return v, dv @ jacobian
 
-    def step(state: tuple[Array, Array], node: tuple[tuple[Array, Array], Array]) -> tuple[tuple, tuple]:
+    def step(
+        state: tuple[Array, Array], node: tuple[tuple[Array, Array], Array]
+    ) -> tuple[tuple, tuple]:
         new = numerics.staged_rk4_step(field, state, *node)
         return new, new
 
     start = (points, jnp.broadcast_to(jnp.eye(d), (m, d, d)))
     _, path = jax.lax.scan(step, start, (stages(kernel, trajectory), jnp.diff(trajectory.times)))
-    return Path(*jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path))
+    return Path(
+        *jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
+    )
 
 
 carry_jit = jax.jit(carry)
@@ -64,4 +71,6 @@ def transport(kernel: Any, trajectory: Any, points: ArrayLike) -> Path:
         points: (m, d), mm.
     """
     check_trajectory(kernel, trajectory)
-    return carry_jit(kernel, trajectory, as_points(points, "points", trajectory.positions.shape[-1]))
+    return carry_jit(
+        kernel, trajectory, as_points(points, "points", trajectory.positions.shape[-1])
+    )

@@ -8,16 +8,17 @@ from kunita import numerics
 from kunita.flow import shooting
 from kunita.inference.path_space import AbstractPathSpace
 from kunita.inference.solve import Fit
+from kunita.jaxrun.doors import Array, Scalar
+from kunita.jaxrun.programs import SMALL_MATRIX, compiled
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, Scalar
-from kunita.programs import SMALL_MATRIX, compiled
 
 
 @compiled(hasty=SMALL_MATRIX)
 def gauss_newton_evidence(linear: AbstractPathSpace, energy: Scalar) -> Scalar:
     """Log p(F) ≈ −E* − ½logdet S − ½logdet(HᵀS⁻¹H) − ½(nd − b)log 2π, around the fitted flow.
 
-    Laplace's approximation over velocity paths; with a trend, under its flat prior (restricted likelihood).
+    Laplace's approximation over velocity paths; with a trend, under its flat prior (restricted
+    likelihood).
     """
     log_det_a = 2 * jnp.sum(jnp.log(jnp.diag(linear.trend_factor)))
     freedom = len(linear.design) - len(linear.trend_factor)
@@ -25,11 +26,15 @@ def gauss_newton_evidence(linear: AbstractPathSpace, energy: Scalar) -> Scalar:
 
 
 def full_evidence(fit: Fit) -> Scalar:
-    """Log p(F) ≈ −E* − ½logdet[2π(B_q + DB_p)Jᵀ]: Laplace with the second derivative of the flow, without a trend."""
+    """Log p(F) ≈ −E* − ½logdet[2π(B_q + DB_p)Jᵀ]: Laplace with the second derivative of the flow,
+    without a trend.
+    """
     q0, p0, times = fit.trajectory.positions[0], fit.trajectory.momenta[0], fit.trajectory.times
     b_q, b_p = jax.jacfwd(lambda p: shooting.endpoint(fit.kernel, q0, p, times))(p0)
     full = b_q + jnp.einsum("iab,ibjc->iajc", fit.noise, b_p)
-    full = jnp.einsum("iajb,jcb->iajc", full, fit.trajectory.jacobians[-1]).reshape(p0.size, p0.size)
+    full = jnp.einsum("iajb,jcb->iajc", full, fit.trajectory.jacobians[-1]).reshape(
+        p0.size, p0.size
+    )
     sign, log_det = jnp.linalg.slogdet(2 * jnp.pi * full)
     return jnp.where(sign > 0, -fit.energy - 0.5 * log_det, -jnp.inf)
 
@@ -57,5 +62,7 @@ def small_evidence(
     y, h = whiten(displacements)[:, 0], whiten(basis)
     trend = numerics.cholesky(h.T @ h, jitter=0.0)
     misfit = y @ y - jnp.sum(numerics.solve_lower(trend, h.T @ y) ** 2)
-    log_det = 2 * copies * jnp.sum(jnp.log(jnp.diag(factor))) + 2 * jnp.sum(jnp.log(jnp.diag(trend)))
+    log_det = 2 * copies * jnp.sum(jnp.log(jnp.diag(factor))) + 2 * jnp.sum(
+        jnp.log(jnp.diag(trend))
+    )
     return -0.5 * (misfit + log_det + (n * d - h.shape[1]) * jnp.log(2 * jnp.pi))

@@ -22,7 +22,7 @@ from kunita.inference.problem import (
     no_step,
     settle,
 )
-from kunita.programs import compiled
+from kunita.jaxrun.programs import compiled
 
 
 def errors_after(problem: Problem, state: State, step: Step) -> Errors:
@@ -33,7 +33,9 @@ def errors_after(problem: Problem, state: State, step: Step) -> Errors:
 
 @compiled
 def newton_step(problem: Problem, state: State) -> Step:
-    """(B_q + DB_p)δp₀ + (…)β = F − φ₁ − Dλ together with the trend's equation, by forward differentiation."""
+    """(B_q + DB_p)δp₀ + (…)β = F − φ₁ − Dλ together with the trend's equation, by forward
+    differentiation.
+    """
     origin, unpack = ravel_pytree(no_step(problem))
     flat = lambda w: ravel_pytree(errors_after(problem, state, unpack(w)))[0]
     slope = numerics.matrix_of(lambda v: jax.jvp(flat, (origin,), (v,))[1], origin.size)
@@ -42,7 +44,8 @@ def newton_step(problem: Problem, state: State) -> Step:
 
 @compiled
 def newton_step_by_products(problem: Problem, state: State, linear: AbstractPathSpace) -> Step:
-    """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one with Λ for B_qJᵀ.
+    """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one
+    with Λ for B_qJᵀ.
 
     The kernel's variance makes a pull (1/mm) comparable to a gap (mm).
     """
@@ -56,11 +59,15 @@ def newton_step_by_products(problem: Problem, state: State, linear: AbstractPath
         return jax.tree.map(jnp.negative, to_mm(change))
 
     gmres = jax.scipy.sparse.linalg.gmres
-    errors, _ = gmres(product, to_mm(state.errors), tol=1e-3, restart=20, maxiter=1, solve_method="incremental")
+    errors, _ = gmres(
+        product, to_mm(state.errors), tol=1e-3, restart=20, maxiter=1, solve_method="incremental"
+    )
     return linear.step(from_mm(errors))
 
 
-def exact_newton(problem: Problem, state: State, tolerance: float, max_drift: float = SEARCH_DRIFT) -> Iterator[State]:
+def exact_newton(
+    problem: Problem, state: State, tolerance: float, max_drift: float = SEARCH_DRIFT
+) -> Iterator[State]:
     """Exact Newton steps, shortened until the gap closes and the energy does not rise."""
     while state.misfit > tolerance:
         if problem.is_small:

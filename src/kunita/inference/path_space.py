@@ -1,4 +1,6 @@
-"""The linearised model over all velocity paths around a flow: one factored matrix, for fit, posterior and evidence."""
+"""The linearised model over all velocity paths around a flow: one factored matrix, for fit,
+posterior and evidence.
+"""
 
 import abc
 
@@ -12,16 +14,16 @@ from kunita.flow import covariance, shooting, transport
 from kunita.flow.control import Controls
 from kunita.inference.problem import Errors, Step
 from kunita.inference.trend import Trend
+from kunita.jaxrun.doors import Array, Scalar
+from kunita.jaxrun.programs import TRAJECTORY_OF_FEW, compiled
 from kunita.kernels import AbstractKernel
-from kunita.precision import Array, Scalar
-from kunita.programs import TRAJECTORY_OF_FEW, compiled
 
 
 class AbstractPathSpace(eqx.Module):
     """S = Λ_XX + D, H = J h(x̃), A = HᵀS⁻¹H = MMᵀ; the flow's Jacobians J at the landmarks.
 
-    What is known away from the landmarks is said through Λ to the *anchors*: the landmarks themselves, or the control
-    points that stand for them.
+    What is known away from the landmarks is said through Λ to the *anchors*: the landmarks
+    themselves, or the control points that stand for them.
     """
 
     design: eqx.AbstractVar[Float[Array, "nd b"]]
@@ -47,10 +49,14 @@ class AbstractPathSpace(eqx.Module):
 
     @abc.abstractmethod
     def whitener(self) -> Float[Array, "k c"]:
-        """W with Λ(x, X)S⁻¹Λ(X, y) = (WΛ(anchors, x))ᵀ(WΛ(anchors, y)): what the landmarks explain, as a product."""
+        """W with Λ(x, X)S⁻¹Λ(X, y) = (WΛ(anchors, x))ᵀ(WΛ(anchors, y)): what the landmarks explain,
+        as a product.
+        """
 
     def whiten(self, cross: Float[Array, "c m"]) -> Float[Array, "k m"]:
-        """W Λ(anchors, x), for a few points; the barrier keeps XLA from a product with Wᵀ instead, twice as slow."""
+        """W Λ(anchors, x), for a few points; the barrier keeps XLA from a product with Wᵀ instead,
+        twice as slow.
+        """
         return jax.lax.optimization_barrier(self.whitener()) @ cross
 
     @property
@@ -114,20 +120,26 @@ def path_space(
     path = transport.landmark_path(trajectory)
     flow = covariance.flow_covariance(kernel, weights, path, path)
     size = noise.shape[0] * noise.shape[1]
-    factor = numerics.cholesky(flow.reshape(size, size) + numerics.block_diagonal(noise), jitter=0.0)
+    factor = numerics.cholesky(
+        flow.reshape(size, size) + numerics.block_diagonal(noise), jitter=0.0
+    )
     jacobians = trajectory.jacobians[-1]
     design = (jacobians @ trend.basis(trajectory.positions[0])).reshape(size, -1)
     solved = numerics.solve_cholesky(factor, design)
-    return PathSpace(factor, design, solved, numerics.cholesky(design.T @ solved, jitter=0.0), jacobians)
+    return PathSpace(
+        factor, design, solved, numerics.cholesky(design.T @ solved, jitter=0.0), jacobians
+    )
 
 
 class LowRankPathSpace(AbstractPathSpace):
-    """S ≈ UᵀU + R, U = L⁻¹Λ_CX with LLᵀ = Λ_CC, R block by block: the anchors are the control points C.
+    """S ≈ UᵀU + R, U = L⁻¹Λ_CX with LLᵀ = Λ_CC, R block by block: the anchors are the control
+    points C.
 
-    R = D + E, where E = Λ_XX − UᵀU at each landmark by itself is the variance that the control points leave to it: so
-    no variance is lost, only what the remainders of different landmarks have in common. With R = GGᵀ, the whitened
-    Ũ = UG⁻ᵀ and NNᵀ = I + ŨŨᵀ everything costs n·r² (Woodbury). `remainder` is tr(D⁻¹E), a bound on how much S can be
-    wrong in any direction, relative to itself.
+    R = D + E, where E = Λ_XX − UᵀU at each landmark by itself is the variance that the control
+    points leave to it: so no variance is lost, only what the remainders of different landmarks have
+    in common. With R = GGᵀ, the whitened Ũ = UG⁻ᵀ and NNᵀ = I + ŨŨᵀ everything costs n·r²
+    (Woodbury). `remainder` is tr(D⁻¹E), a bound on how much S can be wrong in any direction,
+    relative to itself.
     """
 
     anchor_factor: Float[Array, "c c"]
@@ -144,24 +156,33 @@ class LowRankPathSpace(AbstractPathSpace):
         return solve_low_rank(self.whitened, self.noise_factor, self.inner_factor, right)
 
     def log_det(self) -> Scalar:
-        logs = (jnp.log(jnp.diagonal(f, axis1=-2, axis2=-1)).sum() for f in (self.noise_factor, self.inner_factor))
+        logs = (
+            jnp.log(jnp.diagonal(f, axis1=-2, axis2=-1)).sum()
+            for f in (self.noise_factor, self.inner_factor)
+        )
         return 2 * sum(logs, start=jnp.zeros(()))
 
     def precision(self) -> Float[Array, "n d d"]:
         """(R⁻¹ − R⁻¹Uᵀ(NNᵀ)⁻¹UR⁻¹)ᵢᵢ."""
         back = numerics.inverse_small(self.noise_factor)
-        half = numerics.solve_lower(self.inner_factor, self.whitened).reshape(-1, *self.jacobians.shape[:2])
+        half = numerics.solve_lower(self.inner_factor, self.whitened).reshape(
+            -1, *self.jacobians.shape[:2]
+        )
         inner = jnp.eye(back.shape[1]) - jnp.einsum("kia,kib->iab", half, half)
         return jnp.einsum("iba,ibc,icd->iad", back, inner, back)
 
     def to_anchors(self, dual: Float[Array, "nd ..."]) -> Float[Array, "c ..."]:
         """Λ_CC⁻¹Λ_CX B = L⁻ᵀUB."""
-        at = jnp.einsum("iab,ib...->ia...", self.noise_factor.swapaxes(1, 2), _blocks(dual, self.noise_factor))
+        at = jnp.einsum(
+            "iab,ib...->ia...", self.noise_factor.swapaxes(1, 2), _blocks(dual, self.noise_factor)
+        )
         product = self.whitened @ at.reshape(dual.shape)
         return jax.scipy.linalg.solve_triangular(self.anchor_factor.T, product)
 
     def whitener(self) -> Float[Array, "c c"]:
-        """Λ_CC⁻¹ − (Λ_CC + B)⁻¹ = L⁻ᵀ(I − (I + ŨŨᵀ)⁻¹)L⁻¹, B = Λ_CX R⁻¹Λ_XC, by a Cholesky factor of the middle."""
+        """Λ_CC⁻¹ − (Λ_CC + B)⁻¹ = L⁻ᵀ(I − (I + ŨŨᵀ)⁻¹)L⁻¹, B = Λ_CX R⁻¹Λ_XC, by a Cholesky factor
+        of the middle.
+        """
         eye = jnp.eye(len(self.inner_factor))
         half = numerics.cholesky(eye - numerics.solve_cholesky(self.inner_factor, eye))
         return jax.scipy.linalg.solve_triangular(self.anchor_factor.T, half).T
@@ -201,18 +222,28 @@ def low_rank_path_space(
     root = numerics.solve_lower(anchor_factor, cross).reshape(-1, n, d)
     known = jnp.einsum("kia,kib->iab", root, root)
     left = covariance.flow_variance(kernel, weights, path) - known
-    left = jnp.where(jnp.trace(left, axis1=1, axis2=2)[:, None, None] > 0, left, 0.0)  # below it, rounding
+    left = jnp.where(
+        jnp.trace(left, axis1=1, axis2=2)[:, None, None] > 0, left, 0.0
+    )  # below it, rounding
     noise_factor = numerics.cholesky_small(noise + left)
-    whitened = jnp.einsum("iab,kib->kia", numerics.inverse_small(noise_factor), root).reshape(-1, size)
+    whitened = jnp.einsum("iab,kib->kia", numerics.inverse_small(noise_factor), root).reshape(
+        -1, size
+    )
     inner_factor = numerics.cholesky(jnp.eye(len(whitened)) + whitened @ whitened.T, jitter=0.0)
     jacobians = trajectory.jacobians[-1]
     design = (jacobians @ trend.basis(trajectory.positions[0])).reshape(size, -1)
     solved = solve_low_rank(whitened, noise_factor, inner_factor, design)
     return LowRankPathSpace(
-        anchor_factor, whitened, noise_factor, inner_factor, design, solved,
-        numerics.cholesky(design.T @ solved, jitter=0.0), jacobians,
+        anchor_factor,
+        whitened,
+        noise_factor,
+        inner_factor,
+        design,
+        solved,
+        numerics.cholesky(design.T @ solved, jitter=0.0),
+        jacobians,
         jnp.sum(jnp.trace(numerics.solve_small(noise, left), axis1=1, axis2=2)),
-    )  # fmt: skip
+    )
 
 
 def _columns(cross: Float[Array, "c nd"], controls: Controls, d: int) -> Float[Array, "c c"]:
@@ -231,7 +262,9 @@ def linearise(
     trend: Trend,
     controls: Controls | None,
 ) -> AbstractPathSpace:
-    """The linearised model around the landmarks' trajectory, through control points if there are any."""
+    """The linearised model around the landmarks' trajectory, through control points if there are
+    any.
+    """
     weights = numerics.quadrature_weights(trajectory.num_steps)
     if controls is None:
         return path_space_jit(kernel, trajectory, weights, noise, trend)

@@ -16,23 +16,24 @@ from kunita import numerics
 from kunita.flow import shooting
 from kunita.flow.control import Controls, carriers_of, guided_geodesic
 from kunita.inference.trend import Alignment, Trend
+from kunita.jaxrun.doors import Array, Scalar
+from kunita.jaxrun.programs import compiled
 from kunita.kernels import AbstractKernel
 from kunita.observations import mahalanobis
-from kunita.precision import Array, Scalar
-from kunita.programs import compiled
 
 DENSE = 420
 """Largest number of unknowns for which Jacobians and Hessians are formed."""
 
 SEARCH_DRIFT = 1e-5
-"""Relative energy drift that is good enough on the way; the answer itself has `shooting.MAX_DRIFT`."""
+"""Relative energy drift that is good enough on the way; the answer itself has `shooting.MAX_DRIFT`.
+"""
 
 
 class Problem(eqx.Module):
     """Moving points, where they should go, how precisely, and which alignments are free.
 
-    Where they are many, `controls` are those that carry the momentum of all, unless all are wanted (`whole`), and
-    `few` of these are enough to come near the answer; the unknowns stay the same.
+    Where they are many, `controls` are those that carry the momentum of all, unless all are wanted
+    (`whole`), and `few` of these are enough to come near the answer; the unknowns stay the same.
     """
 
     kernel: AbstractKernel
@@ -56,17 +57,23 @@ class Problem(eqx.Module):
 
     @property
     def simplified(self) -> "Problem":
-        """The same with few control points, if there are any: what a search begins with, and steps are made with."""
+        """The same with few control points, if there are any: what a search begins with, and steps
+        are made with.
+        """
         return self if self.few is None else dataclasses.replace(self, controls=self.few, few=None)
 
     @property
     def is_small(self) -> bool:
-        """Whether matrices over all unknowns are formed; otherwise they are touched through products only."""
+        """Whether matrices over all unknowns are formed; otherwise they are touched through
+        products only.
+        """
         return self.num_unknowns <= DENSE
 
 
 class Errors(eqx.Module):
-    """What the two equations of the optimum still lack: the gap (mm) and the pull on the alignment (1/mm)."""
+    """What the two equations of the optimum still lack: the gap (mm) and the pull on the alignment
+    (1/mm).
+    """
 
     gap: Float[Array, "n d"]
     pull: Float[Array, " b"]
@@ -85,9 +92,9 @@ class Step(eqx.Module):
 class State(eqx.Module):
     """A point of the search, with everything that was computed there.
 
-    `gap_mm` is the largest gap; `misfit_mm` is the larger of that (in proportion, along directions in which a landmark
-    is vaguer than the typical one) and of the shift that the pull on the alignment stands for; `drift` is the measured
-    error of the time stepping.
+    `gap_mm` is the largest gap; `misfit_mm` is the larger of that (in proportion, along directions
+    in which a landmark is vaguer than the typical one) and of the shift that the pull on the
+    alignment stands for; `drift` is the measured error of the time stepping.
     """
 
     alignment: Alignment
@@ -152,10 +159,11 @@ def typical_variance(noise: Float[Array, "n d d"]) -> Scalar:
 
 
 def misfit_mm(errors: Errors, noise: Float[Array, "n d d"], variance: Scalar) -> Scalar:
-    """How far a point is from the optimum: the largest of all gaps, and of the shifts that the pull stands for.
+    """How far a point is from the optimum: the largest of all gaps, and of the shifts that the pull
+    stands for.
 
-    Where a landmark is vaguer than the typical one its gap may be wider, √(typical · gapᵀD⁻¹gap). That is at least what
-    counting direction by direction would give.
+    Where a landmark is vaguer than the typical one its gap may be wider, √(typical · gapᵀD⁻¹gap).
+    That is at least what counting direction by direction would give.
     """
     typical = typical_variance(noise)
     lengths = jnp.minimum(jnp.sum(errors.gap**2, axis=1), typical * mahalanobis(errors.gap, noise))
@@ -164,9 +172,15 @@ def misfit_mm(errors: Errors, noise: Float[Array, "n d d"], variance: Scalar) ->
 
 @compiled
 def look(
-    problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"], step: Step, times: Float[Array, " t"]
+    problem: Problem,
+    alignment: Alignment,
+    momenta: Float[Array, "n d"],
+    step: Step,
+    times: Float[Array, " t"],
 ) -> State:
-    """Shoot from where a step leads, and evaluate the energy and both equations of the optimum there."""
+    """Shoot from where a step leads, and evaluate the energy and both equations of the optimum
+    there.
+    """
     alignment, start = departure(problem, alignment, momenta, step)
     return judged(problem, alignment, flow(problem, start, times))
 
@@ -177,11 +191,16 @@ def judged(problem: Problem, alignment: Alignment, trajectory: shooting.Trajecto
     start, end = trajectory.at(0), trajectory.at(-1)
     errors = errors_of(problem, start, end)
     return State(
-        alignment, start[1], trajectory,
-        energy=trajectory.energies[0] + 0.5 * jnp.sum(mahalanobis(problem.targets - end[0], problem.noise)),
-        errors=errors, gap_mm=jnp.max(jnp.abs(errors.gap)),
-        misfit_mm=misfit_mm(errors, problem.noise, problem.kernel.variance), drift=jnp.asarray(trajectory.drift),
-    )  # fmt: skip
+        alignment,
+        start[1],
+        trajectory,
+        energy=trajectory.energies[0]
+        + 0.5 * jnp.sum(mahalanobis(problem.targets - end[0], problem.noise)),
+        errors=errors,
+        gap_mm=jnp.max(jnp.abs(errors.gap)),
+        misfit_mm=misfit_mm(errors, problem.noise, problem.kernel.variance),
+        drift=jnp.asarray(trajectory.drift),
+    )
 
 
 def no_step(problem: Problem) -> Step:

@@ -1,8 +1,10 @@
-"""Heavy-tailed noise: Student's t as a Gaussian whose precision is itself uncertain, landmark by landmark.
+"""Heavy-tailed noise: Student's t as a Gaussian whose precision is itself uncertain, landmark by
+landmark.
 
-εᵢ ~ t_ν(0, Dᵢ) is εᵢ | wᵢ ~ N(0, Dᵢ/wᵢ) with wᵢ ~ Gamma(ν/2, ν/2). Given the weights everything is as before, with
-Dᵢ/wᵢ for the noise; given the posterior of the deformation, the weights' posterior mean is closed. The two in turn
-ascend a lower bound of the evidence (variational Bayes), and so does the choice of the parameters in between.
+εᵢ ~ t_ν(0, Dᵢ) is εᵢ | wᵢ ~ N(0, Dᵢ/wᵢ) with wᵢ ~ Gamma(ν/2, ν/2). Given the weights everything is
+as before, with Dᵢ/wᵢ for the noise; given the posterior of the deformation, the weights' posterior
+mean is closed. The two in turn ascend a lower bound of the evidence (variational Bayes), and so
+does the choice of the parameters in between.
 """
 
 import numpy as np
@@ -11,7 +13,8 @@ from scipy.special import gammaincinv
 from kunita.inference.trend import procrustes
 
 FREEDOM = 4.0
-"""ν: small enough that a gross error hardly pulls, large enough that clean landmarks weigh about the same."""
+"""ν: small enough that a gross error hardly pulls, large enough that clean landmarks weigh about
+the same."""
 
 REWEIGHTINGS = 50
 
@@ -19,8 +22,11 @@ SETTLED_WEIGHT = 1e-3
 """No weight changes by more than this any longer."""
 
 
-def student_weights(residuals: np.ndarray, covariances: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """E[wᵢ] = (ν + d) / (ν + E[εᵢᵀDᵢ⁻¹εᵢ]), (n,), where εᵢ has mean rᵢ and covariance Cᵢ under the posterior.
+def student_weights(
+    residuals: np.ndarray, covariances: np.ndarray, noise: np.ndarray
+) -> np.ndarray:
+    """E[wᵢ] = (ν + d) / (ν + E[εᵢᵀDᵢ⁻¹εᵢ]), (n,), where εᵢ has mean rᵢ and covariance Cᵢ under the
+    posterior.
 
     Args:
         residuals: (n, d) rᵢ, fixed points less their posterior mean, mm.
@@ -35,8 +41,9 @@ def student_weights(residuals: np.ndarray, covariances: np.ndarray, noise: np.nd
 def first_weights(align: str, moving: np.ndarray, fixed: np.ndarray) -> np.ndarray:
     """Weights from the alignment alone, whose scale is the median residual's: (n,).
 
-    The bound has several maxima: in one of them a short length scale explains the gross errors as deformation. Started
-    from here, what even the stiffest prior finds far off has to earn its weight.
+    The bound has several maxima: in one of them a short length scale explains the gross errors as
+    deformation. Started from here, what even the stiffest prior finds far off has to earn its
+    weight.
     """
     d = moving.shape[1]
     weights = np.ones(len(moving))

@@ -1,4 +1,6 @@
-"""A case as the inference sees it: observations, the alignment to start from, and what the evidence is made of."""
+"""A case as the inference sees it: observations, the alignment to start from, and what the evidence
+is made of.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,21 +10,25 @@ from jaxtyping import Bool, Float
 from kunita import numerics
 from kunita.inference import trend
 from kunita.inference.trend import Alignment, Trend
+from kunita.jaxrun.doors import Array, Scalar
 from kunita.observations import LandmarkObservations
-from kunita.precision import Array, Scalar
 
 
 class Sample(eqx.Module):
     """Landmarks of one case, centred and aligned.
 
     Args:
-        observed: what was seen, the fixed points about the origin; its noise is the given one, or known up to a scale.
+        observed: what was seen, the fixed points about the origin; its noise is the given one, or
+            known up to a scale.
         scaled: whether a scale s multiplies that noise (as s²).
         trend: the directions in which the alignment is free.
         start: the alignment by least squares, and the start of every fit.
-        positions, displacements, basis: (N, d) aligned points, what is left to explain, and the trend's basis there.
-        noise: (N,) variances where they are the same along every axis, else (N, d, d), in fixed space.
-        copies: (N,) how often the landmark of each row is listed, with so many times its covariance.
+        positions, displacements, basis: (N, d) aligned points, what is left to explain, and the
+            trend's basis there.
+        noise: (N,) variances where they are the same along every axis, else (N, d, d), in fixed
+            space.
+        copies: (N,) how often the landmark of each row is listed, with so many times its
+            covariance.
     """
 
     observed: LandmarkObservations
@@ -36,10 +42,11 @@ class Sample(eqx.Module):
     copies: Float[Array, " n"]
 
     def repetition(self, noise: Float[Array, "n ..."]) -> Scalar:
-        """What is to be added to the log evidence of the rows, with this noise, to have that of the landmarks.
+        """What is to be added to the log evidence of the rows, with this noise, to have that of the
+        landmarks.
 
-        A landmark listed k times with k times its covariance D is worth N(f; φ, D) as before, but for the factors in
-        front: k of |2πkD|^(−½) in place of one of |2πD|^(−½).
+        A landmark listed k times with k times its covariance D is worth N(f; φ, D) as before, but
+        for the factors in front: k of |2πkD|^(−½) in place of one of |2πD|^(−½).
         """
         d, k = self.positions.shape[1], self.copies
         log_dets = d * jnp.log(noise) if noise.ndim == 1 else numerics.log_det_small(noise)
@@ -50,7 +57,9 @@ class Sample(eqx.Module):
         """What was seen, with the noise at this scale."""
         factor = float(np.exp(2 * log_scale)) if self.scaled else 1.0
         seen = self.observed
-        return LandmarkObservations(seen.moving, seen.fixed, factor * seen.fixed_noise, factor * seen.moving_noise)
+        return LandmarkObservations(
+            seen.moving, seen.fixed, factor * seen.fixed_noise, factor * seen.moving_noise
+        )
 
     @property
     def freedom(self) -> int:
@@ -59,7 +68,9 @@ class Sample(eqx.Module):
 
 
 class Aligned(eqx.Module):
-    """A sample, where the fixed points' origin was, and how many directions of the alignment are open."""
+    """A sample, where the fixed points' origin was, and how many directions of the alignment are
+    open.
+    """
 
     sample: Sample
     origin: Float[Array, " d"]
@@ -79,10 +90,12 @@ def aligned_sample(
 
     Args:
         moving, fixed: (N, d), mm.
-        noises: (N, d, d) covariances of the fixed and of the moving points, up to a scale where that is free.
+        noises: (N, d, d) covariances of the fixed and of the moving points, up to a scale where
+            that is free.
         align: the kind of alignment.
         scaled: whether the scale of the noise is free.
-        copies: (N,) how often the landmark of each row is listed (with so many times its covariance); default: once.
+        copies: (N,) how often the landmark of each row is listed (with so many times its
+            covariance); default: once.
     """
     n, d = moving.shape
     copies = np.ones(n) if copies is None else copies
@@ -94,14 +107,24 @@ def aligned_sample(
     free, open_directions = trend.determined_trend(align, positions, 1 / copies)
     noise = np.asarray(noises[0] + start.matrix @ noises[1] @ start.matrix.T)
     sample = Sample(
-        observed, np.asarray(scaled), free, start, positions, fixed - origin - positions,
-        np.asarray(free.basis(positions)), isotropic(noise), copies,
-    )  # fmt: skip
+        observed,
+        np.asarray(scaled),
+        free,
+        start,
+        positions,
+        fixed - origin - positions,
+        np.asarray(free.basis(positions)),
+        isotropic(noise),
+        copies,
+    )
     return Aligned(sample, origin, open_directions)
 
 
 def isotropic(noise: np.ndarray) -> np.ndarray:
     """(n,) variances if every covariance is a multiple of the identity, else the covariances."""
     variance = np.trace(noise, axis1=1, axis2=2) / noise.shape[1]
-    alike = np.abs(noise - variance[:, None, None] * np.eye(noise.shape[1])) <= 1e-9 * variance[:, None, None]
+    alike = (
+        np.abs(noise - variance[:, None, None] * np.eye(noise.shape[1]))
+        <= 1e-9 * variance[:, None, None]
+    )
     return variance if alike.all() else noise

@@ -1,7 +1,8 @@
 """The alignment as part of the model: translation, rigid, similarity or affine, with a flat prior.
 
-The moving points are aligned first, x̃ = A₀(x − c) + b, and the flow starts at x̃. A small change of the alignment
-is x̃ + h(x̃)β with the basis h of the Lie algebra; a finite one is its exponential, so that a rotation stays one.
+The moving points are aligned first, x̃ = A₀(x − c) + b, and the flow starts at x̃. A small change
+of the alignment is x̃ + h(x̃)β with the basis h of the Lie algebra; a finite one is its
+exponential, so that a rotation stays one.
 """
 
 import equinox as eqx
@@ -11,12 +12,13 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.errors import ArgumentError
-from kunita.precision import Array, Scalar, namespace
+from kunita.jaxrun.doors import Array, Scalar, namespace
 
 KINDS = ("none", "translation", "rigid", "similarity", "affine")
 
 UNDETERMINED = 1e-6
-"""A direction of the alignment that moves the landmarks less than this, relative to the strongest, is not fitted."""
+"""A direction of the alignment that moves the landmarks less than this, relative to the strongest,
+is not fitted."""
 
 
 class Alignment(eqx.Module):
@@ -34,7 +36,8 @@ class Alignment(eqx.Module):
 
 
 class Trend(eqx.Module):
-    """The directions in which the alignment may still move: b generators [M | t] of x ↦ x + Mx/scale + t.
+    """The directions in which the alignment may still move: b generators [M | t] of x ↦ x +
+    Mx/scale + t.
 
     All coefficients β are in mm: `scale` is the spread of the landmarks.
     """
@@ -51,14 +54,18 @@ class Trend(eqx.Module):
     def move(self, alignment: Alignment, beta: Float[Array, " b"]) -> Alignment:
         """T_β ∘ alignment, with T_β the exponential of the generators."""
         d = alignment.offset.shape[0]
-        algebra = jnp.tensordot(beta, self.generators, axes=1) / jnp.append(self.scale * jnp.ones(d), 1.0)
+        algebra = jnp.tensordot(beta, self.generators, axes=1) / jnp.append(
+            self.scale * jnp.ones(d), 1.0
+        )
         group = numerics.exponential(jnp.concatenate([algebra, jnp.zeros((1, d + 1))]))
         a, t = group[:d, :d], group[:d, d]
         return Alignment(alignment.center, a @ alignment.matrix, a @ alignment.offset + t)
 
 
 def generators(kind: str, dimension: int) -> np.ndarray:
-    """All generators [M | t] of a kind of alignment: translations, rotations, scaling, general linear maps."""
+    """All generators [M | t] of a kind of alignment: translations, rotations, scaling, general
+    linear maps.
+    """
     d = dimension
     shift = [np.c_[np.zeros((d, d)), np.eye(d)[a]] for a in range(d)]
     unit = [[np.outer(np.eye(d)[a], np.eye(d)[b]) for b in range(d)] for a in range(d)]
@@ -81,15 +88,21 @@ def check_kind(kind: str) -> str:
     return kind
 
 
-def determined_trend(kind: str, points: np.ndarray, weights: np.ndarray | None = None) -> tuple[Trend, int]:
-    """The trend that these (aligned, centred) points determine, and how many directions they leave open.
+def determined_trend(
+    kind: str, points: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[Trend, int]:
+    """The trend that these (aligned, centred) points determine, and how many directions they leave
+    open.
 
-    Collinear or coplanar points, or a single one, do not fix every rotation or shear: those directions are left out.
-    Points that are listed more than once weigh the less, so that the scale of the trend does not depend on it.
+    Collinear or coplanar points, or a single one, do not fix every rotation or shear: those
+    directions are left out. Points that are listed more than once weigh the less, so that the scale
+    of the trend does not depend on it.
     """
     full = generators(kind, points.shape[1])
     middle = np.average(points, axis=0, weights=weights)
-    scale = float(np.sqrt(np.average(np.sum((points - middle) ** 2, axis=1), weights=weights))) or 1.0
+    scale = (
+        float(np.sqrt(np.average(np.sum((points - middle) ** 2, axis=1), weights=weights))) or 1.0
+    )
     if not len(full):
         return Trend(full, scale), 0
     extended = np.c_[points / scale, np.ones(len(points))]
@@ -100,9 +113,11 @@ def determined_trend(kind: str, points: np.ndarray, weights: np.ndarray | None =
 
 
 def procrustes(kind: str, moving: np.ndarray, fixed: np.ndarray, weights: np.ndarray) -> Alignment:
-    """The alignment that minimises Σ wᵢ|A(xᵢ − c) + b − fᵢ|²: the start of the joint fit, and its centre.
+    """The alignment that minimises Σ wᵢ|A(xᵢ − c) + b − fᵢ|²: the start of the joint fit, and its
+    centre.
 
-    Rotations are proper (never a mirror); where points determine no rotation, the smallest is taken.
+    Rotations are proper (never a mirror); where points determine no rotation, the smallest is
+    taken.
     """
     w = weights / weights.sum()
     d = moving.shape[1]
@@ -124,7 +139,9 @@ def procrustes(kind: str, moving: np.ndarray, fixed: np.ndarray, weights: np.nda
 
 
 def best_rotation(cross: np.ndarray) -> np.ndarray:
-    """argmax_R tr(Rᵀ C) over proper rotations (Kabsch), closest to the identity where C leaves it open."""
+    """argmax_R tr(Rᵀ C) over proper rotations (Kabsch), closest to the identity where C leaves it
+    open.
+    """
     tiny = UNDETERMINED * np.linalg.norm(cross) * np.eye(len(cross))
     u, _, vt = np.linalg.svd(cross + tiny)
     sign = np.ones(len(cross))
@@ -133,10 +150,11 @@ def best_rotation(cross: np.ndarray) -> np.ndarray:
 
 
 def looks_mirrored(moving: np.ndarray, fixed: np.ndarray) -> bool:
-    """Whether a reflection fits the pairs much better than any rotation: left and right swapped, say.
+    """Whether a reflection fits the pairs much better than any rotation: left and right swapped,
+    say.
 
-    The sign of det Σ(f − f̄)(x − x̄)ᵀ is tested first; an affine alignment would fit a mirrored set perfectly. Both sets
-    are brought to size one, so that their scales do not matter.
+    The sign of det Σ(f − f̄)(x − x̄)ᵀ is tested first; an affine alignment would fit a mirrored set
+    perfectly. Both sets are brought to size one, so that their scales do not matter.
     """
     x, y = moving - moving.mean(0), fixed - fixed.mean(0)
     size = np.linalg.norm(x) * np.linalg.norm(y)

@@ -1,7 +1,8 @@
-"""Trust regions in the initial momenta, on the Gauss–Newton Hessian (Levenberg–Marquardt) or on the exact one.
+"""Trust regions in the initial momenta, on the Gauss–Newton Hessian (Levenberg–Marquardt) or on the
+exact one.
 
-The robust methods, for large deformations. Matrices are formed when they are small, and touched through products
-otherwise.
+The robust methods, for large deformations. Matrices are formed when they are small, and touched
+through products otherwise.
 """
 
 from collections.abc import Iterator
@@ -16,15 +17,17 @@ from kunita import numerics
 from kunita.flow import shooting
 from kunita.inference import objective
 from kunita.inference.problem import Problem, State, Step, advance, departure, settle
-from kunita.precision import Array, Scalar
-from kunita.programs import compiled
+from kunita.jaxrun.doors import Array, Scalar
+from kunita.jaxrun.programs import compiled
 
 PATIENCE = 0.01
-"""A method that gains less than this share of the energy in ten steps leaves the field to the next one."""
+"""A method that gains less than this share of the energy in ten steps leaves the field to the next
+one."""
 
 
 class Chart(eqx.Module):
-    """Whitened coordinates around a state: p₀ = p̂₀ + L⁻ᵀw with LLᵀ = K(x̃), β = M⁻ᵀu with MMᵀ = HᵀD⁻¹H.
+    """Whitened coordinates around a state: p₀ = p̂₀ + L⁻ᵀw with LLᵀ = K(x̃), β = M⁻ᵀu with MMᵀ =
+    HᵀD⁻¹H.
 
     In them the Hessian of the energy is about the identity plus what the data say.
     """
@@ -35,7 +38,9 @@ class Chart(eqx.Module):
     def step(self, coordinates: Float[Array, " c"]) -> Step:
         n, b = len(self.momenta_factor), len(self.trend_factor)
         beta = jax.scipy.linalg.solve_triangular(self.trend_factor.T, coordinates[:b])
-        momenta = jax.scipy.linalg.solve_triangular(self.momenta_factor.T, coordinates[b:].reshape(n, -1))
+        momenta = jax.scipy.linalg.solve_triangular(
+            self.momenta_factor.T, coordinates[b:].reshape(n, -1)
+        )
         return Step(beta, momenta)
 
 
@@ -50,15 +55,21 @@ def chart(problem: Problem, state: State) -> Chart:
     )
 
 
-def departure_in_chart(problem: Problem, state: State, chart: Chart, coordinates: Float[Array, " c"]) -> shooting.Phase:
+def departure_in_chart(
+    problem: Problem, state: State, chart: Chart, coordinates: Float[Array, " c"]
+) -> shooting.Phase:
     """The start of the flow as a function of the chart's coordinates."""
     return departure(problem, state.alignment, state.momenta, chart.step(coordinates))[1]
 
 
-def energy_in_chart(problem: Problem, state: State, chart: Chart, coordinates: Float[Array, " c"]) -> Scalar:
+def energy_in_chart(
+    problem: Problem, state: State, chart: Chart, coordinates: Float[Array, " c"]
+) -> Scalar:
     """The energy as a function of the chart's coordinates."""
     start = departure_in_chart(problem, state, chart, coordinates)
-    return objective.energy(problem.kernel, *start, problem.targets, problem.noise, state.trajectory.times)
+    return objective.energy(
+        problem.kernel, *start, problem.targets, problem.noise, state.trajectory.times
+    )
 
 
 def hessian_product(
@@ -89,8 +100,12 @@ def quadratic_model(
     return here, gradient, numerics.symmetric(numerics.matrix_of(column, size))
 
 
-def bounded_minimum(gradient: np.ndarray, hessian: np.ndarray, radius: float) -> tuple[np.ndarray, float]:
-    """Argmin of gᵀw + ½wᵀHw within |w| ≤ radius, by the eigenvalues of H, and the decrease it promises."""
+def bounded_minimum(
+    gradient: np.ndarray, hessian: np.ndarray, radius: float
+) -> tuple[np.ndarray, float]:
+    """Argmin of gᵀw + ½wᵀHw within |w| ≤ radius, by the eigenvalues of H, and the decrease it
+    promises.
+    """
     eigenvalues, vectors = np.linalg.eigh(hessian)
     g = vectors.T @ gradient
     low = max(0.0, -eigenvalues[0] * (1 + 1e-10) + 1e-12)
@@ -103,7 +118,9 @@ def bounded_minimum(gradient: np.ndarray, hessian: np.ndarray, radius: float) ->
             middle = 0.5 * (low + high)
             low, high = (middle, high) if np.linalg.norm(solve(middle)) > radius else (low, middle)
         w = solve(high)
-        if eigenvalues[0] < 0:  # the hard case: where the gradient does not tell, go down the lowest valley
+        if (
+            eigenvalues[0] < 0
+        ):  # the hard case: where the gradient does not tell, go down the lowest valley
             w[0] = np.copysign(np.sqrt(max(radius**2 - w[1:] @ w[1:], 0.0)), w[0])
     return vectors @ w, float(-(g @ w + 0.5 * w @ (eigenvalues * w)))
 
@@ -114,7 +131,8 @@ def bounded_minimum_by_products(
 ) -> tuple[Step, Scalar, Scalar]:
     """The same by truncated conjugate gradients (Steihaug), from products with the Hessian only.
 
-    *Departure*: the coordinates are whitened by K(x̃), not preconditioned with the path-space matrix.
+    *Departure*: the coordinates are whitened by K(x̃), not preconditioned with the path-space
+    matrix.
     """
     here = chart(problem, state)
     size = problem.num_unknowns
@@ -141,8 +159,12 @@ def bounded_minimum_by_products(
     return here.step(w), -(gradient @ w + 0.5 * w @ product(w)), jnp.linalg.norm(w)
 
 
-def best_step(exact: bool, problem: Problem, state: State, radius: float) -> tuple[Step, float, float]:
-    """The step to the bounded minimum of the quadratic model, the decrease it promises, and its length."""
+def best_step(
+    exact: bool, problem: Problem, state: State, radius: float
+) -> tuple[Step, float, float]:
+    """The step to the bounded minimum of the quadratic model, the decrease it promises, and its
+    length.
+    """
     if not problem.is_small:
         step, promised, length = bounded_minimum_by_products(exact, problem, state, radius)
         return step, float(promised), float(length)
@@ -152,13 +174,16 @@ def best_step(exact: bool, problem: Problem, state: State, radius: float) -> tup
 
 
 def trust_region(exact: bool, problem: Problem, state: State, tolerance: float) -> Iterator[State]:
-    """Minimise a quadratic model within a radius that follows how well the model predicts the energy.
+    """Minimise a quadratic model within a radius that follows how well the model predicts the
+    energy.
 
     Ends when converged, or when the energy falls by less than `PATIENCE` in ten steps.
     """
     radius = 2 * float(np.sqrt(state.momenta.size))
     energies = [float(state.energy)]
-    while state.misfit > tolerance and not energies[-1] > (1 - PATIENCE) * min(energies[:-10], default=np.inf):
+    while state.misfit > tolerance and not energies[-1] > (1 - PATIENCE) * min(
+        energies[:-10], default=np.inf
+    ):
         step, promised, length = best_step(exact, problem, state, radius)
         trial = advance(problem, state, step)
         gained = float(state.energy - trial.energy) if trial.trusted else -np.inf

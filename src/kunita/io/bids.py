@@ -1,7 +1,8 @@
 """Names and sidecars of a result as a BIDS derivative.
 
-Subject, session and suffix are read from the names of the user's own images (or landmarks). `from-A_to-B_mode-image`
-is the file that moves *images* from A to B: as a map of points it goes from B to A, and the sidecar says both.
+Subject, session and suffix are read from the names of the user's own images (or landmarks).
+`from-A_to-B_mode-image` is the file that moves *images* from A to B: as a map of points it goes
+from B to A, and the sidecar says both.
 """
 
 import dataclasses
@@ -13,12 +14,36 @@ import kunita
 from kunita.errors import FileError
 
 DESCRIPTIONS = {
-    "uncertainty_fc": ("desc-regfro_uncertainty", "Frobenius norm of the posterior covariance", "mm2"),
-    "uncertainty_std": ("desc-regstd_uncertainty", "Posterior standard deviation along a typical axis", "mm"),
-    "uncertainty_radius": ("desc-regradius95_uncertainty", "Radius of the ball that holds the true point, 95 %", "mm"),
-    "uncertainty_cov": ("desc-regcov_uncertainty", "Posterior covariance, xx yx yy zx zy zz, LPS", "mm2"),
-    "jacobian": ("desc-regjacobian_map", "Determinant of the Jacobian of moving to fixed, at the pre-image", "1"),
-    "labels_probability": ("desc-labels_probseg", "Probability that a voxel belongs to the label", "1"),
+    "uncertainty_fc": (
+        "desc-regfro_uncertainty",
+        "Frobenius norm of the posterior covariance",
+        "mm2",
+    ),
+    "uncertainty_std": (
+        "desc-regstd_uncertainty",
+        "Posterior standard deviation along a typical axis",
+        "mm",
+    ),
+    "uncertainty_radius": (
+        "desc-regradius95_uncertainty",
+        "Radius of the ball that holds the true point, 95 %",
+        "mm",
+    ),
+    "uncertainty_cov": (
+        "desc-regcov_uncertainty",
+        "Posterior covariance, xx yx yy zx zy zz, LPS",
+        "mm2",
+    ),
+    "jacobian": (
+        "desc-regjacobian_map",
+        "Determinant of the Jacobian of moving to fixed, at the pre-image",
+        "1",
+    ),
+    "labels_probability": (
+        "desc-labels_probseg",
+        "Probability that a voxel belongs to the label",
+        "1",
+    ),
 }
 
 
@@ -61,7 +86,9 @@ def bids_names(moving: Path, fixed: Path) -> BidsNames:
     """Names from the files' own: sub-01_ses-preop_T1w.nii.gz and sub-01_ses-intraop_US.nii.gz, say."""
     (subject, moving_label, suffix), (other, fixed_label, _) = _parse(moving), _parse(fixed)
     if subject != other:
-        raise FileError(f"{fixed}: expected the subject sub-{subject} of {moving.name}, found sub-{other}")
+        raise FileError(
+            f"{fixed}: expected the subject sub-{subject} of {moving.name}, found sub-{other}"
+        )
     if moving_label == fixed_label:
         moving_label, fixed_label = f"{moving_label}moving", f"{fixed_label}fixed"
     return BidsNames(subject, moving_label, fixed_label, suffix)
@@ -77,9 +104,12 @@ def sidecar(name: str, names: BidsNames) -> Any:
     if stem in ("forward_xfm", "inverse_xfm"):
         ends = (names.moving, names.fixed) if stem == "forward_xfm" else (names.fixed, names.moving)
         return {
-            "ImageMapping": f"{ends[0]}->{ends[1]}", "PointMapping": f"{ends[1]}->{ends[0]}", "Units": "mm",
-            "CoordinateSystem": "LPS", **by,
-        }  # fmt: skip
+            "ImageMapping": f"{ends[0]}->{ends[1]}",
+            "PointMapping": f"{ends[1]}->{ends[0]}",
+            "Units": "mm",
+            "CoordinateSystem": "LPS",
+            **by,
+        }
     return {"Space": names.fixed, **by} if stem == "warped" else None
 
 
@@ -98,5 +128,7 @@ def _parse(path: Path) -> tuple[str, str, str]:
     entities = dict(part.split("-", 1) for part in stem.split("_") if "-" in part)
     suffix = re.sub(r"[^0-9A-Za-z]", "", stem.split("_")[-1].split("-")[-1]) or "image"
     if not re.fullmatch(r"[0-9A-Za-z]+", entities.get("sub", "")):
-        raise FileError.at(path, None, "a BIDS name such as sub-01_T1w.nii.gz (for --bids)", path.name)
+        raise FileError.at(
+            path, None, "a BIDS name such as sub-01_T1w.nii.gz (for --bids)", path.name
+        )
     return entities["sub"], entities.get("ses", "") + suffix, suffix

@@ -1,9 +1,9 @@
 """CASES.tsv: one case of a cohort per row, as files.
 
-Columns `case`, `moving` and `fixed`, optional `moving_image`, `fixed_image` and `labels`; others are passed over,
-unless one looks like one of these misspelt. Paths are relative to the table. An empty `fixed`, or the same as `moving`,
-says that `moving` holds both sides, as a two-volume tag does. Several raters' files of one side are separated by
-semicolons, and pooled.
+Columns `case`, `moving` and `fixed`, optional `moving_image`, `fixed_image` and `labels`; others
+are passed over, unless one looks like one of these misspelt. Paths are relative to the table. An
+empty `fixed`, or the same as `moving`, says that `moving` holds both sides, as a two-volume tag
+does. Several raters' files of one side are separated by semicolons, and pooled.
 """
 
 import dataclasses
@@ -28,7 +28,8 @@ NEEDED = ("case", "moving", "fixed")
 IMAGES = ("moving_image", "fixed_image", "labels")
 
 MISSPELT = 0.85
-"""Names of columns that are as alike as this, from 0 to 1, are taken for the same one; `moving` and `fixed` are not."""
+"""Names of columns that are as alike as this, from 0 to 1, are taken for the same one; `moving` and
+`fixed` are not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +83,16 @@ def read_case_table(path: str | os.PathLike) -> tuple[CaseFiles, ...]:
     try:
         text = read_text(place)
     except FileError as error:
-        raise FileError(str(error).replace("expected landmarks", "expected a table of cases")) from error
+        raise FileError(
+            str(error).replace("expected landmarks", "expected a table of cases")
+        ) from error
     table = delimited(text)
     _refuse_misspelt(table)
     table.places(*NEEDED)
     if not table.rows:
-        raise text.refusal(table.header_line, "at least one case below the header", "the end of the file")
+        raise text.refusal(
+            table.header_line, "at least one case below the header", "the end of the file"
+        )
     listed = tuple(_files(table, place, k) for k in range(len(table.rows)))
     seen: set[str] = set()
     for (line, _), files in zip(table.rows, listed, strict=True):
@@ -111,17 +116,25 @@ def read_case(files: CaseFiles, *, frame: str | Frame | None = None, images: boo
         raise FileError(f"{files.table}:{files.line}: {error}") from error
 
 
-# -------------------------------------------------------------------------------------------------------------- a row
+# -------------------------------------------------------------------------------------------- a row
 
 
 def _refuse_misspelt(table: Delimited) -> None:
-    """Refuse a column that is almost a known one which is absent: what it holds would be passed over in silence."""
+    """Refuse a column that is almost a known one which is absent: what it holds would be passed
+    over in silence.
+    """
     known = (*NEEDED, *IMAGES)
     absent = [name for name in known if name not in table.header]
     for name in table.header:
-        meant = difflib.get_close_matches(name, absent, n=1, cutoff=MISSPELT) if name not in known else []
+        meant = (
+            difflib.get_close_matches(name, absent, n=1, cutoff=MISSPELT)
+            if name not in known
+            else []
+        )
         if meant:
-            raise table.text.refusal(table.header_line, f"a column {meant[0]!r} (did you mean that?)", name)
+            raise table.text.refusal(
+                table.header_line, f"a column {meant[0]!r} (did you mean that?)", name
+            )
 
 
 def _files(table: Delimited, place: Path, k: int) -> CaseFiles:
@@ -136,9 +149,13 @@ def _files(table: Delimited, place: Path, k: int) -> CaseFiles:
     images = [_paths(table, line, place, table.column(column)[k]) for column in IMAGES]
     for column, paths in zip(IMAGES, images, strict=True):
         if len(paths) > 1:
-            raise table.text.refusal(line, f"one file in the column {column!r}", table.column(column)[k])
+            raise table.text.refusal(
+                line, f"one file in the column {column!r}", table.column(column)[k]
+            )
     if bool(images[0]) != bool(images[1]):
-        raise table.text.refusal(line, f"both a {IMAGES[0]} and a {IMAGES[1]}, or neither", "one of them")
+        raise table.text.refusal(
+            line, f"both a {IMAGES[0]} and a {IMAGES[1]}, or neither", "one of them"
+        )
     only = [paths[0] if paths else None for paths in images]
     return CaseFiles(name, place, line.number, moving, () if fixed == moving else fixed, *only)
 
@@ -152,7 +169,7 @@ def _paths(table: Delimited, line: Line, place: Path, cell: str) -> tuple[Path, 
     return paths
 
 
-# ----------------------------------------------------------------------------------------------------------- landmarks
+# ---------------------------------------------------------------------------------------- landmarks
 
 
 def _paired(files: CaseFiles, frame: Frame | None) -> Pairs:
@@ -162,7 +179,9 @@ def _paired(files: CaseFiles, frame: Frame | None) -> Pairs:
         both = [_two_volumes(path, frame) for path in files.moving]
         tables = [[volumes[k] for volumes in both] for k in (0, 1)]
     paths = (files.moving, files.fixed or files.moving)
-    for side, image, found in zip(("moving", "fixed"), (files.moving_image, files.fixed_image), tables, strict=True):
+    for side, image, found in zip(
+        ("moving", "fixed"), (files.moving_image, files.fixed_image), tables, strict=True
+    ):
         if image is not None:
             _check_image(files, side, image, found)
     moving, fixed = (_pooled(found, names) for found, names in zip(tables, paths, strict=True))
@@ -198,15 +217,21 @@ def _pooled(tables: list[LandmarkTable], paths: tuple[Path, ...]) -> Landmarks:
     if far:
         name, rater, distance = max(far, key=lambda mark: mark[2])
         worst = f"{name!r} in {paths[rater].name}, {distance:.1f} mm"
-        warnings.warn(f"{len(far)} mark(s) far from the other raters', such as {worst}", KunitaWarning, stacklevel=2)
+        warnings.warn(
+            f"{len(far)} mark(s) far from the other raters', such as {worst}",
+            KunitaWarning,
+            stacklevel=2,
+        )
     return pool_raters(raters)
 
 
-# -------------------------------------------------------------------------------------------------------------- images
+# ------------------------------------------------------------------------------------------- images
 
 
 def _check_image(files: CaseFiles, side: str, image: Path, tables: list[LandmarkTable]) -> None:
-    """Refuse landmarks in a frame in which they cannot belong to their image; remark on those outside of it."""
+    """Refuse landmarks in a frame in which they cannot belong to their image; remark on those
+    outside of it.
+    """
     for table in tables:
         where = read_grid(image), side, image.name, table.frame
         remark = check_inside(table.landmarks(), *where, stated=table.stated)
@@ -215,18 +240,24 @@ def _check_image(files: CaseFiles, side: str, image: Path, tables: list[Landmark
 
 
 def _with_images(case: Case, files: CaseFiles) -> Case:
-    """The case with its images if it has both, called as their files are, or as what they are if that is the same."""
+    """The case with its images if it has both, called as their files are, or as what they are if
+    that is the same.
+    """
     if files.moving_image is None or files.fixed_image is None:
         return case
     names = (_stem(files.moving_image), _stem(files.fixed_image))
     return dataclasses.replace(
-        case, moving_image=read_image(files.moving_image), fixed_image=read_image(files.fixed_image),
+        case,
+        moving_image=read_image(files.moving_image),
+        fixed_image=read_image(files.fixed_image),
         image_names=case.image_names if names[0] == names[1] else names,
-    )  # fmt: skip
+    )
 
 
 def _stem(path: Path) -> str:
-    """A file's name without its suffix, or without both where it is compressed; a folder's name as it is."""
+    """A file's name without its suffix, or without both where it is compressed; a folder's name as
+    it is.
+    """
     if path.is_dir():
         return path.name
     return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem

@@ -1,4 +1,6 @@
-"""Do landmarks and image speak of the same space? A wrong flip of axes shows here, before it costs anything."""
+"""Do landmarks and image speak of the same space? A wrong flip of axes shows here, before it costs
+anything.
+"""
 
 import numpy as np
 
@@ -11,15 +13,18 @@ from kunita.io.landmark_files.table import STATED
 TOUCHING = 1e-6
 
 SUSPICIOUS = 0.2
-"""From this share of landmarks outside on, the other frame is tried: it is the answer if it more than halves them."""
+"""From this share of landmarks outside on, the other frame is tried: it is the answer if it more
+than halves them."""
 
 
 def check_inside(
     landmarks: Landmarks, grid: Grid, side: str, image: str, frame: Frame, *, stated: str = ""
 ) -> str | None:
-    """A remark that names the landmarks outside their image and how far, or None; refuse a frame that cannot be.
+    """A remark that names the landmarks outside their image and how far, or None; refuse a frame
+    that cannot be.
 
-    It is refused where many landmarks are outside as read, and with x and y flipped fewer than half as many.
+    It is refused where many landmarks are outside as read, and with x and y flipped fewer than half
+    as many.
 
     Args:
         landmarks: in memory's frame.
@@ -53,7 +58,9 @@ def check_inside(
 
 
 def _cure(side: str, frame: Frame, other: Frame, stated: str) -> str:
-    """What to do about a wrong frame; columns are named after their axes in tables that Slicer exports."""
+    """What to do about a wrong frame; columns are named after their axes in tables that Slicer
+    exports.
+    """
     if stated != STATED:
         return f"say --{side}-frame {other.value}"
     return f"correct the file, which states {frame.value}: its CoordinateSystem, or the names of its columns"

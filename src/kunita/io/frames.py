@@ -1,8 +1,9 @@
 """Frames, the flip between them, and nothing else: the only place where an axis changes its sign.
 
-RAS   x grows to the right, y to the front, z to the head, mm: what Kunita holds in memory in 3-D. NIfTI, MINC.
-LPS   x grows to the left, y to the back, z to the head, mm: ITK, ANTs, elastix, DICOM; Slicer's files by default.
-IMAGE two dimensions, x right, y down, pixel index × spacing: what Kunita holds in memory in 2-D. Nothing is flipped.
+RAS   x grows to the right, y to the front, z to the head, mm: what Kunita holds in memory in 3-D.
+NIfTI, MINC. LPS   x grows to the left, y to the back, z to the head, mm: ITK, ANTs, elastix, DICOM;
+Slicer's files by default. IMAGE two dimensions, x right, y down, pixel index × spacing: what Kunita
+holds in memory in 2-D. Nothing is flipped.
 """
 
 import enum
@@ -26,7 +27,11 @@ class Frame(enum.Enum):
     @property
     def signs(self) -> np.ndarray:
         """What to multiply coordinates by on their way in, and on their way out."""
-        return {Frame.RAS: np.ones(3), Frame.LPS: np.array([-1.0, -1.0, 1.0]), Frame.IMAGE: np.ones(2)}[self]
+        return {
+            Frame.RAS: np.ones(3),
+            Frame.LPS: np.array([-1.0, -1.0, 1.0]),
+            Frame.IMAGE: np.ones(2),
+        }[self]
 
 
 def as_frame(name: "str | Frame | None", what: str = "frame") -> Frame | None:

@@ -15,10 +15,10 @@ from kunita.errors import FileError
 from kunita.io.frames import Frame, flip_covariances
 from kunita.io.image_files.files import slab_writer, write_image
 from kunita.io.image_files.nifti_slabs import Intent
+from kunita.jaxrun.threads import in_order
 from kunita.outputs.dense import Lattice, Progress, slabs
 from kunita.outputs.maps import Maps, packed
 from kunita.outputs.warp import warped_slabs
-from kunita.threads import in_order
 
 Write = Callable[[np.ndarray], None]
 
@@ -52,9 +52,13 @@ def map_writer(
     description: str = "",
     overwrite: bool = False,
 ) -> Iterator[Write]:
-    """What takes the slabs of a map one after the other, (…) or (…, channels); a NIfTI file is never held whole."""
+    """What takes the slabs of a map one after the other, (…) or (…, channels); a NIfTI file is
+    never held whole.
+    """
     if path.name.lower().endswith((".nii", ".nii.gz")) and grid.dimension == 3:
-        writer = slab_writer(path, grid, dtype, channels=channels, description=description, overwrite=overwrite)
+        writer = slab_writer(
+            path, grid, dtype, channels=channels, description=description, overwrite=overwrite
+        )
         with writer as write:
             if channels is None:
                 yield write
@@ -70,7 +74,9 @@ def map_writer(
 
 @contextlib.contextmanager
 def _spool(folder: Path, channels: int, write: Write) -> Iterator[Write]:
-    """Keep slabs with channels on the disk until all are there: NIfTI wants the first channel of all of them first."""
+    """Keep slabs with channels on the disk until all are there: NIfTI wants the first channel of
+    all of them first.
+    """
     pieces: list[tuple[tuple[int, ...], np.dtype]] = []
     with tempfile.TemporaryFile(dir=folder) as spool:
 
@@ -88,35 +94,57 @@ def _spool(folder: Path, channels: int, write: Write) -> Iterator[Write]:
                 write(np.frombuffer(spool.read(size), dtype).reshape(shape))
 
 
-def write_map(path: Path, found: Maps, what: str, progress: Progress, *, overwrite: bool = False) -> None:
+def write_map(
+    path: Path, found: Maps, what: str, progress: Progress, *, overwrite: bool = False
+) -> None:
     """One map of a registration."""
     if what == "cov":
         return write_covariance(path, found, progress, overwrite=overwrite)
-    with map_writer(path, found.grid, np.float32, description=DESCRIPTIONS[what], overwrite=overwrite) as write:
+    with map_writer(
+        path, found.grid, np.float32, description=DESCRIPTIONS[what], overwrite=overwrite
+    ) as write:
         done = 0
-        for data in in_order(lambda slab: found.on(slab, what).astype(np.float32), slabs(found.grid)):
+        for data in in_order(
+            lambda slab: found.on(slab, what).astype(np.float32), slabs(found.grid)
+        ):
             write(data)
             done += data.shape[-1]
             progress(done / found.grid.shape[-1])
     return None
 
 
-def write_covariance(path: Path, found: Maps, progress: Progress, *, overwrite: bool = False) -> None:
-    """The covariance as a vector of components xx, yx, yy, zx, zy, zz in the frame of the displacement files, LPS."""
+def write_covariance(
+    path: Path, found: Maps, progress: Progress, *, overwrite: bool = False
+) -> None:
+    """The covariance as a vector of components xx, yx, yy, zx, zy, zz in the frame of the
+    displacement files, LPS.
+    """
     d, grid = found.grid.dimension, found.grid
     frame = Frame.LPS if d == 3 else Frame.IMAGE
     signs = packed(flip_covariances(np.ones((d, d)), frame))
     if d == 2:
         data = np.concatenate([found.on(slab, "cov") for slab in slabs(grid)], axis=1)
-        return write_image(path, Image(data.astype(np.float32), grid.affine, channels=True), overwrite=overwrite)
+        return write_image(
+            path, Image(data.astype(np.float32), grid.affine, channels=True), overwrite=overwrite
+        )
     if not path.name.lower().endswith((".nii", ".nii.gz")):
-        raise FileError.at(path, None, "a name that ends in .nii or .nii.gz for a covariance map", path.name)
+        raise FileError.at(
+            path, None, "a name that ends in .nii or .nii.gz for a covariance map", path.name
+        )
     text = DESCRIPTIONS["cov"]
     with slab_writer(
-        path, grid, np.float32, channels=len(signs), intent=Intent.VECTOR, description=text, overwrite=overwrite
+        path,
+        grid,
+        np.float32,
+        channels=len(signs),
+        intent=Intent.VECTOR,
+        description=text,
+        overwrite=overwrite,
     ) as write:
         for component, sign in enumerate(signs):
-            for data in in_order(functools.partial(_component, found, component, sign), slabs(grid)):
+            for data in in_order(
+                functools.partial(_component, found, component, sign), slabs(grid)
+            ):
                 write(data)
             progress((component + 1) / len(signs))
     return None
@@ -129,17 +157,23 @@ def _component(found: Maps, component: int, sign: float, slab: Lattice) -> np.nd
 def write_all_maps(
     folder: Path, found: Maps, scalars: tuple[str, ...], image: Image | None, progress: Progress
 ) -> None:
-    """The scalar maps, and the warped image if there is one, side by side in a single pass over the grid."""
+    """The scalar maps, and the warped image if there is one, side by side in a single pass over the
+    grid.
+    """
     suffix, grid = map_suffix(found.grid.dimension), found.grid
     names = {what: what if what == "jacobian" else f"uncertainty_{what}" for what in scalars}
     with contextlib.ExitStack() as files:
         opened = {
-            what: map_writer(folder / f"{name}{suffix}", grid, np.float32, description=DESCRIPTIONS[what])
+            what: map_writer(
+                folder / f"{name}{suffix}", grid, np.float32, description=DESCRIPTIONS[what]
+            )
             for what, name in names.items()
         }
         write = {what: files.enter_context(writer) for what, writer in opened.items()}
         warp = files.enter_context(_warped_writer(folder / f"warped{suffix}", found, image))
-        several = lambda slab: [(what, data.astype(np.float32)) for what, data in found.several(slab, scalars)]
+        several = lambda slab: [
+            (what, data.astype(np.float32)) for what, data in found.several(slab, scalars)
+        ]
         for slab, computed in zip(slabs(grid), in_order(several, slabs(grid)), strict=True):
             for what, data in computed:
                 write[what](data)

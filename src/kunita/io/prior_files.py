@@ -43,7 +43,9 @@ def prior_document(prior: Prior) -> Any:
 
 
 def read_prior(path: str | os.PathLike) -> Prior:
-    """Read a prior that `write_prior` or a person wrote: `kernel` and `noise_mm` are all that is needed."""
+    """Read a prior that `write_prior` or a person wrote: `kernel` and `noise_mm` are all that is
+    needed.
+    """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -52,14 +54,21 @@ def read_prior(path: str | os.PathLike) -> Prior:
         raise FileError.at(path, None, "a prior, an object with a 'kernel'", str(document))
     try:
         return Prior(
-            _kernel(document["kernel"]), _number(document, "noise_mm"), _number(document, "noise_factor") or 1.0,
-            check_kind(str(document.get("align", "rigid"))), _model(document),
-            tuple(str(case) for case in document.get("cases", ())), int(document.get("n_landmarks", 0)),
+            _kernel(document["kernel"]),
+            _number(document, "noise_mm"),
+            _number(document, "noise_factor") or 1.0,
+            check_kind(str(document.get("align", "rigid"))),
+            _model(document),
+            tuple(str(case) for case in document.get("cases", ())),
+            int(document.get("n_landmarks", 0)),
             _or(document.get("evidence"), math.nan),
-            tuple(_parameter(one) for one in document.get("parameters", ())), bool(document.get("converged", True)),
-        )  # fmt: skip
+            tuple(_parameter(one) for one in document.get("parameters", ())),
+            bool(document.get("converged", True)),
+        )
     except (KeyError, TypeError, AttributeError, ValueError, InputError) as error:
-        raise FileError(f"{path}: not a complete prior ({type(error).__name__}: {error})") from error
+        raise FileError(
+            f"{path}: not a complete prior ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _kernel(document: Any) -> AbstractKernel:
@@ -70,9 +79,13 @@ def _kernel(document: Any) -> AbstractKernel:
     if family == "sum":
         return Sum(tuple(_kernel(part) for part in document["kernels"]))
     if family not in named:
-        raise FileError(f"kernel: expected one of {', '.join(FAMILIES)}, sum; found {document['family']!r}")
+        raise FileError(
+            f"kernel: expected one of {', '.join(FAMILIES)}, sum; found {document['family']!r}"
+        )
     more = {name: float(value) for name, value in document.items() if name == "alpha"}
-    return named[family](float(document["length_scale_mm"]), float(document["amplitude_mm"]), **more)
+    return named[family](
+        float(document["length_scale_mm"]), float(document["amplitude_mm"]), **more
+    )
 
 
 def _number(document: Any, name: str) -> float | None:
@@ -86,7 +99,9 @@ def _number(document: Any, name: str) -> float | None:
 
 def _parameter(document: Any) -> Chosen:
     low, high = _or(document["low"], 0.0), _or(document["high"], math.inf)
-    return Chosen(document["name"], float(document["value"]), low, high, bool(document["determined"]))
+    return Chosen(
+        document["name"], float(document["value"]), low, high, bool(document["determined"])
+    )
 
 
 def _model(document: Any) -> str:

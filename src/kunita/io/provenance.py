@@ -1,4 +1,6 @@
-"""Where a result comes from: the files that went in, with their checksums, and the programs that were at work."""
+"""Where a result comes from: the files that went in, with their checksums, and the programs that
+were at work.
+"""
 
 import datetime
 import hashlib
@@ -12,8 +14,11 @@ from typing import Any
 import kunita
 
 BESIDE = {
-    ".mhd": (".raw", ".zraw"), ".nhdr": (".raw", ".raw.gz", ".gz"), ".hdr": (".img", ".img.gz"), ".img": (".hdr",),
-}  # fmt: skip
+    ".mhd": (".raw", ".zraw"),
+    ".nhdr": (".raw", ".raw.gz", ".gz"),
+    ".hdr": (".img", ".img.gz"),
+    ".img": (".hdr",),
+}
 """Images in two files: by the suffix of the one that is named, those of the other."""
 
 LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "nibabel", "SimpleITK")
@@ -36,7 +41,8 @@ def software() -> dict[str, str]:
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """A file's place, size and SHA-256; of a folder (a DICOM series) that of its files' names and contents in turn.
+    """A file's place, size and SHA-256; of a folder (a DICOM series) that of its files' names and
+    contents in turn.
 
     Of an image in two files that of both contents, the named file's first.
     """

@@ -22,7 +22,9 @@ def recorded_grid(result: Path, side: str) -> Grid | None:
 
 
 def recorded_spacing(result: Path, given: Any) -> Any:
-    """The spacing of pixels: what is given, or what the pictures were registered with; None for volumes."""
+    """The spacing of pixels: what is given, or what the pictures were registered with; None for
+    volumes.
+    """
     grids = (recorded_grid(result, side) for side in ("fixed", "moving"))
     flat = [grid for grid in grids if grid is not None and grid.dimension == 2]
     if given is not None or not flat or np.all(flat[0].spacing == 1):
@@ -32,4 +34,9 @@ def recorded_spacing(result: Path, given: Any) -> Any:
 
 def same_place(a: Grid | None, b: Grid | None) -> bool:
     """Whether two grids have the same voxels at the same places."""
-    return a is not None and b is not None and a.shape == b.shape and np.allclose(a.affine, b.affine, atol=1e-3)
+    return (
+        a is not None
+        and b is not None
+        and a.shape == b.shape
+        and np.allclose(a.affine, b.affine, atol=1e-3)
+    )

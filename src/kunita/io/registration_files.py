@@ -1,7 +1,7 @@
 """Save and load a Registration: one HDF5 file that holds the complete record, with no pickle in it.
 
-Every object is a group that carries its class's name; every array is a dataset. Only the classes listed in `CLASSES`
-are ever built, so a file can hold numbers and names but no code.
+Every object is a group that carries its class's name; every array is a dataset. Only the classes
+listed in `CLASSES` are ever built, so a file can hold numbers and names but no code.
 """
 
 import dataclasses
@@ -48,7 +48,9 @@ def save(reg: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
     """Write a registration to an HDF5 file, which appears under its name only when it is complete."""
     if not isinstance(reg, registration.Registration):
         raise ArgumentError(f"reg: expected a Registration, found {reg!r:.80}")
-    content = io.BytesIO()  # a full disk makes HDF5 fail in ways that no caller can catch: it never meets the disk
+    content = (
+        io.BytesIO()
+    )  # a full disk makes HDF5 fail in ways that no caller can catch: it never meets the disk
     with h5py.File(content, "w") as file:
         file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
         _write(file, "registration", reg)
@@ -59,7 +61,9 @@ def save(reg: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
 def load(path: str | os.PathLike) -> registration.Registration:
     """Read a registration that `save` wrote."""
     if not Path(path).is_file():
-        raise FileError(f"{path}: {'a directory, not a file' if Path(path).is_dir() else 'no such file'}")
+        raise FileError(
+            f"{path}: {'a directory, not a file' if Path(path).is_dir() else 'no such file'}"
+        )
     try:
         with h5py.File(path, "r") as file:
             found = file.attrs.get("format"), file.attrs.get("version")
@@ -82,7 +86,9 @@ def _write(parent: h5py.Group, name: str, value: Any) -> None:
             _write(group, str(i), item)
     elif dataclasses.is_dataclass(value):
         if type(value).__name__ not in CLASSES:
-            raise FileError(f"{parent.file.filename}: a {type(value).__name__} cannot be written to a file")
+            raise FileError(
+                f"{parent.file.filename}: a {type(value).__name__} cannot be written to a file"
+            )
         group = parent.create_group(name)
         group.attrs["class"] = type(value).__name__
         for field in dataclasses.fields(value):

@@ -1,4 +1,6 @@
-"""The folder that a registration writes: all of its files appear at once, when all are complete, or none does."""
+"""The folder that a registration writes: all of its files appear at once, when all are complete, or
+none does.
+"""
 
 import contextlib
 import json
@@ -34,14 +36,20 @@ class NoLocksError(OSError):
 
 @contextlib.contextmanager
 def result_folder(
-    path: str | os.PathLike, names: Sequence[str], *, overwrite: bool, rename: Rename = lambda name: name
+    path: str | os.PathLike,
+    names: Sequence[str],
+    *,
+    overwrite: bool,
+    rename: Rename = lambda name: name,
 ) -> Iterator[Path]:
-    """A temporary folder inside the given one, whose files are moved to their places when the block is done.
+    """A temporary folder inside the given one, whose files are moved to their places when the block
+    is done.
 
-    A run that is killed before that leaves an earlier result as it is, and the temporary folder, which the next run
-    removes. Several files cannot be moved at once: so first one rename declares them complete, and if a run is killed
-    while they are moved, whoever next reads the result or writes to it moves the rest (see `settle`). `names` are the
-    files that may be written: without `overwrite` none of them may exist.
+    A run that is killed before that leaves an earlier result as it is, and the temporary folder,
+    which the next run removes. Several files cannot be moved at once: so first one rename declares
+    them complete, and if a run is killed while they are moved, whoever next reads the result or
+    writes to it moves the rest (see `settle`). `names` are the files that may be written: without
+    `overwrite` none of them may exist.
     """
     target = Path(path)
     check_result(target, names, overwrite=overwrite, rename=rename)
@@ -53,7 +61,9 @@ def result_folder(
             settle(home)
             with _staging(home) as staging, _named(staging / NEW, target):
                 yield staging / NEW
-                check_result(target, names, overwrite=overwrite, rename=rename)  # another run may have been faster
+                check_result(
+                    target, names, overwrite=overwrite, rename=rename
+                )  # another run may have been faster
                 _declare_complete(staging, target, rename)
                 _move(staging, target)
     finally:
@@ -62,8 +72,12 @@ def result_folder(
                 folder.rmdir()
 
 
-def check_result(target: Path, names: Sequence[str], *, overwrite: bool, rename: Rename = lambda name: name) -> None:
-    """Refuse a folder that cannot be written to, or that has a result already, before anything is computed."""
+def check_result(
+    target: Path, names: Sequence[str], *, overwrite: bool, rename: Rename = lambda name: name
+) -> None:
+    """Refuse a folder that cannot be written to, or that has a result already, before anything is
+    computed.
+    """
     if target.exists() and not target.is_dir():
         raise FileError(f"{target}: expected a folder, found a file")
     nearest = next(folder for folder in (target, *target.absolute().parents) if folder.exists())
@@ -73,17 +87,23 @@ def check_result(target: Path, names: Sequence[str], *, overwrite: bool, rename:
         raise FileError(f"{target}: the folder {nearest} cannot be written to")
     found = [name for name in names if name not in SHARED and (target / rename(name)).exists()]
     if found and not overwrite:
-        raise FileError(f"{target}: holds {rename(found[0])} already; give --overwrite to replace what is there")
+        raise FileError(
+            f"{target}: holds {rename(found[0])} already; give --overwrite to replace what is there"
+        )
 
 
 def results_in(folder: Path) -> list[Path]:
-    """The records of registrations in a folder, and in the folders of BIDS below it; no other is entered."""
+    """The records of registrations in a folder, and in the folders of BIDS below it; no other is
+    entered.
+    """
     found = (record for home in _homes(folder) for record in home.glob(f"*{RECORD}"))
     return sorted(record for record in found if not record.name.startswith(PARTIAL))
 
 
 def find_record(path: str | os.PathLike) -> Path:
-    """The record of the one registration in a folder, or the file itself; an interrupted change of it is finished."""
+    """The record of the one registration in a folder, or the file itself; an interrupted change of
+    it is finished.
+    """
     given = Path(path)
     if given.exists():
         with refusals(given):
@@ -99,7 +119,9 @@ def find_record(path: str | os.PathLike) -> Path:
 
 
 def settle(home: Path) -> None:
-    """Finish what runs that are no more left here: complete results are moved to their places, the rest is removed."""
+    """Finish what runs that are no more left here: complete results are moved to their places, the
+    rest is removed.
+    """
     for staging in home.glob(f"{PARTIAL}-*/"):
         with _abandoned(staging) as abandoned:
             if abandoned:
@@ -112,7 +134,10 @@ def settle(home: Path) -> None:
 
 def _homes(folder: Path) -> tuple[Path, ...]:
     """The folders that can hold a result, in a folder that the user gave: it could be a whole home."""
-    return (folder, *(home for pattern in BELOW for home in sorted(folder.glob(pattern)) if home.is_dir()))
+    return (
+        folder,
+        *(home for pattern in BELOW for home in sorted(folder.glob(pattern)) if home.is_dir()),
+    )
 
 
 @contextlib.contextmanager
@@ -134,8 +159,8 @@ def _staging(home: Path) -> Iterator[Path]:
 def _claim(home: Path) -> tuple[Path, contextlib.AbstractContextManager[object]]:
     """A new temporary folder, and its lock.
 
-    Until it is locked, another run may take it for abandoned. Both then reach for the same lock, and only one gets it:
-    if that is the other, which removes the folder, this one begins again.
+    Until it is locked, another run may take it for abandoned. Both then reach for the same lock,
+    and only one gets it: if that is the other, which removes the folder, this one begins again.
     """
     while True:
         staging = Path(tempfile.mkdtemp(prefix=f"{PARTIAL}-", dir=home))
@@ -152,7 +177,9 @@ def _claim(home: Path) -> tuple[Path, contextlib.AbstractContextManager[object]]
 
 @contextlib.contextmanager
 def _abandoned(staging: Path) -> Iterator[bool]:
-    """Whether nobody is at work on a temporary folder; held locked meanwhile, so that only one tidies it up."""
+    """Whether nobody is at work on a temporary folder; held locked meanwhile, so that only one
+    tidies it up.
+    """
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_locked(staging))
@@ -163,9 +190,11 @@ def _abandoned(staging: Path) -> Iterator[bool]:
 
 
 def _locked(staging: Path) -> IO[str]:
-    """The lock of a temporary folder, made if need be, and held until it is closed; refused at once if another has it.
+    """The lock of a temporary folder, made if need be, and held until it is closed; refused at once
+    if another has it.
 
-    Who held it before may have removed it meanwhile: a lock on a file that is no longer there holds nothing.
+    Who held it before may have removed it meanwhile: a lock on a file that is no longer there holds
+    nothing.
     """
     path = staging / LOCK
     with contextlib.ExitStack() as stack:
@@ -190,7 +219,9 @@ def _lock(file: IO[str]) -> None:
 
 
 def _clear(staging: Path) -> None:
-    """Empty a temporary folder while its lock is held; that goes last, so that its next holder finds nothing to do."""
+    """Empty a temporary folder while its lock is held; that goes last, so that its next holder
+    finds nothing to do.
+    """
     for part in (COMPLETE, READY, NEW):
         shutil.rmtree(staging / part, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -199,7 +230,9 @@ def _clear(staging: Path) -> None:
 
 
 def _remove(staging: Path) -> None:
-    """Remove a temporary folder if it is empty, once its lock is closed: network drives keep open files till then."""
+    """Remove a temporary folder if it is empty, once its lock is closed: network drives keep open
+    files till then.
+    """
     with contextlib.suppress(OSError):
         staging.rmdir()
 
@@ -214,7 +247,9 @@ def _named(staging: Path, target: Path) -> Iterator[None]:
 
 
 def _declare_complete(staging: Path, target: Path, rename: Rename) -> None:
-    """Put the files under their final names in a tree of their own; its last rename is the moment of the change."""
+    """Put the files under their final names in a tree of their own; its last rename is the moment
+    of the change.
+    """
     ready = staging / READY
     ready.mkdir()
     for file in (staging / NEW).iterdir():
@@ -225,14 +260,21 @@ def _declare_complete(staging: Path, target: Path, rename: Rename) -> None:
         sync(file)
         file.replace(place)
     (staging / TARGET).write_text(os.path.relpath(target, staging.parent), encoding="utf-8")
-    for folder in (staging / TARGET, *(place for place in ready.rglob("*") if place.is_dir()), ready, staging):
+    for folder in (
+        staging / TARGET,
+        *(place for place in ready.rglob("*") if place.is_dir()),
+        ready,
+        staging,
+    ):
         sync(folder)
     ready.rename(staging / COMPLETE)
     sync(staging)
 
 
 def _move(staging: Path, target: Path) -> None:
-    """Move complete files to their places, the summary last; after a kill it goes on where it ended."""
+    """Move complete files to their places, the summary last; after a kill it goes on where it
+    ended.
+    """
     complete = staging / COMPLETE
     files = _files(complete)
     for file in sorted(files, key=lambda file: file.name.endswith(SUMMARY)):

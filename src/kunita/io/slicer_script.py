@@ -55,7 +55,10 @@ LOADERS = {
     "inverse_xfm.h5": 'slicer.util.loadTransform(path({name!r})).SetName("fixed image to moving")',
     "predicted.mrk.json": 'slicer.util.loadMarkups(path({name!r})).SetName("landmarks, predicted")',
     "targets.mrk.json": 'slicer.util.loadMarkups(path({name!r})).SetName("targets, predicted")',
-    **{f"targets{suffix}": 'slicer.util.loadModel(path({name!r})).SetName("targets, predicted")' for suffix in MODELS},
+    **{
+        f"targets{suffix}": 'slicer.util.loadModel(path({name!r})).SetName("targets, predicted")'
+        for suffix in MODELS
+    },
 }
 """How each file is loaded, in this order."""
 

@@ -34,16 +34,35 @@ def write_landmark_rows(path: Path, rows: LandmarkRows) -> None:
     sides = [f"{side}_{axis}" for side in ("moving", "fixed", "predicted") for axis in axes]
     covariance = [f"cov_{axes[a]}{axes[b]}" for a, b in pairs]
     with complete(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        file.write(f"# Kunita landmarks; CoordinateSystem = {frame.value}; Units = mm; covariances in mm2\n")
+        file.write(
+            f"# Kunita landmarks; CoordinateSystem = {frame.value}; Units = mm; covariances in mm2\n"
+        )
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
-            ["name", *sides, *covariance, "residual", "loo_error", "loo_chi2", "weight", "suspect", "suspicion"]
+            [
+                "name",
+                *sides,
+                *covariance,
+                "residual",
+                "loo_error",
+                "loo_chi2",
+                "weight",
+                "suspect",
+                "suspicion",
+            ]
         )
         for i, name in enumerate(rows.names):
             numbers = [*rows.moving[i], *rows.fixed[i], *rows.predicted[i]]
             numbers += [rows.covariances[i, a, b] for a, b in pairs]
             numbers += [rows.residuals[i], rows.loo_errors[i], rows.loo_chi2[i], rows.weights[i]]
-            writer.writerow([name, *(f"{number:.9g}" for number in numbers), int(rows.suspect[i]), rows.suspicion[i]])
+            writer.writerow(
+                [
+                    name,
+                    *(f"{number:.9g}" for number in numbers),
+                    int(rows.suspect[i]),
+                    rows.suspicion[i],
+                ]
+            )
 
 
 def plain(value: Any) -> Any:

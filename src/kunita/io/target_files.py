@@ -1,4 +1,6 @@
-"""`targets.csv`: predicted targets with everything that is known of them; also a landmark file of Kunita's own kind."""
+"""`targets.csv`: predicted targets with everything that is known of them; also a landmark file of
+Kunita's own kind.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +18,11 @@ MEASURES = ("std_mm", "radius95_mm", "tre_mm", "nearest_mm", "in_sigma", "outsid
 
 
 def write_targets(path: Path, targets: Sequence[Target], *, overwrite: bool = False) -> None:
-    """One line per target in fixed space, mm and mm², in memory's own frame, which the first line states.
+    """One line per target in fixed space, mm and mm², in memory's own frame, which the first line
+    states.
 
-    Readers of landmarks ignore columns that they do not know: points, names and covariances read back as they are.
+    Readers of landmarks ignore columns that they do not know: points, names and covariances read
+    back as they are.
     """
     d = len(targets[0].position)
     frame = Frame.RAS if d == 3 else Frame.IMAGE

@@ -1,8 +1,8 @@
 """Transforms as the files that ITK, ANTs, Slicer and nitransforms read; LPS inside, as they want.
 
-`.h5`      an ITK composite, affine ∘ displacement field, both always there: some readers fail on a lone field.
-`.nii.gz`  one displacement field, 5-D (x, y, z, 1, vector), intent 1007: the whole map, alignment included.
-`.nrrd`    the same for Slicer, with its `displacement field type` stated.
+`.h5`      an ITK composite, affine ∘ displacement field, both always there: some readers fail on a
+lone field. `.nii.gz`  one displacement field, 5-D (x, y, z, 1, vector), intent 1007: the whole map,
+alignment included. `.nrrd`    the same for Slicer, with its `displacement field type` stated.
 """
 
 import os
@@ -22,11 +22,18 @@ from kunita.outputs.transforms import CompositeTransform
 VECTOR = 1007
 
 
-def write_transform(path: str | os.PathLike, transform: CompositeTransform, *, overwrite: bool = False) -> None:
+def write_transform(
+    path: str | os.PathLike, transform: CompositeTransform, *, overwrite: bool = False
+) -> None:
     """Write a transform in the format of the file's suffix: .h5 (or .hdf5), .nii, .nii.gz or .nrrd."""
     name = Path(path).name.lower()
-    writers = {".h5": _write_itk, ".hdf5": _write_itk, ".nii": _write_nifti,
-               ".nii.gz": _write_nifti, ".nrrd": _write_nrrd}  # fmt: skip
+    writers = {
+        ".h5": _write_itk,
+        ".hdf5": _write_itk,
+        ".nii": _write_nifti,
+        ".nii.gz": _write_nifti,
+        ".nrrd": _write_nrrd,
+    }
     suffix = next((suffix for suffix in writers if name.endswith(suffix)), None)
     if suffix is None:
         raise FileError(
@@ -36,14 +43,17 @@ def write_transform(path: str | os.PathLike, transform: CompositeTransform, *, o
         try:
             writers[suffix](partial, transform)
         except RuntimeError as error:  # ITK's word for anything that the disk refuses
-            raise FileError(f"{path}: cannot be written: {str(error).splitlines()[-1].strip()}") from error
+            raise FileError(
+                f"{path}: cannot be written: {str(error).splitlines()[-1].strip()}"
+            ) from error
 
 
 def _write_itk(path: Path, transform: CompositeTransform) -> None:
     """ITK's HDF5 layout: numbered transforms, the last of which is applied first.
 
-    Through a file of Python's, by h5py: ITK's own writer prints pages, and may end the process, when the disk is full.
-    The vectors are in single precision, good to 1e-5 mm: half of the file, and readers convert them.
+    Through a file of Python's, by h5py: ITK's own writer prints pages, and may end the process,
+    when the disk is full. The vectors are in single precision, good to 1e-5 mm: half of the file,
+    and readers convert them.
     """
     d, frame = transform.grid.dimension, _frame(transform.grid)
     affine = frames.flip_map(transform.affine, frame)
@@ -52,16 +62,32 @@ def _write_itk(path: Path, transform: CompositeTransform) -> None:
     vectors = _x_fastest(transform.displacement, frame)
     geometry = [transform.grid.shape, grid[:d, d], spacing, (grid[:d, :d] / spacing).ravel()]
     with open(path, "w+b") as raw, h5py.File(raw, "w") as file:
-        for name, text in (("ITKVersion", "5.4.0"), ("HDFVersion", h5py.version.hdf5_version), ("OSName", "any")):
+        for name, text in (
+            ("ITKVersion", "5.4.0"),
+            ("HDFVersion", h5py.version.hdf5_version),
+            ("OSName", "any"),
+        ):
             _write_text(file, name, text)
         _write_text(file, "TransformGroup/0/TransformType", f"CompositeTransform_double_{d}_{d}")
         _write_part(
-            file, 1, f"AffineTransform_double_{d}_{d}", np.append(affine[:d, :d].ravel(), affine[:d, d]), np.zeros(d)
+            file,
+            1,
+            f"AffineTransform_double_{d}_{d}",
+            np.append(affine[:d, :d].ravel(), affine[:d, d]),
+            np.zeros(d),
         )
-        _write_part(file, 2, f"DisplacementFieldTransform_double_{d}_{d}", vectors.ravel(), np.concatenate(geometry))
+        _write_part(
+            file,
+            2,
+            f"DisplacementFieldTransform_double_{d}_{d}",
+            vectors.ravel(),
+            np.concatenate(geometry),
+        )
 
 
-def _write_part(file: h5py.File, number: int, kind: str, parameters: np.ndarray, fixed: np.ndarray) -> None:
+def _write_part(
+    file: h5py.File, number: int, kind: str, parameters: np.ndarray, fixed: np.ndarray
+) -> None:
     group = f"TransformGroup/{number}"
     _write_text(file, f"{group}/TransformType", kind)
     file[f"{group}/TransformParameters"] = parameters
@@ -112,9 +138,11 @@ def _field_image(grid: Grid, displacement: np.ndarray) -> Any:
 
 
 def _x_fastest(vectors: np.ndarray, frame: Frame) -> np.ndarray:
-    """(…, d) vectors in a file's frame with the axes of space in ITK's order, x varying fastest; single numbers.
+    """(…, d) vectors in a file's frame with the axes of space in ITK's order, x varying fastest;
+    single numbers.
 
-    `frames.flip_points`, one component after the other: of very many vectors, several times as fast.
+    `frames.flip_points`, one component after the other: of very many vectors, several times as
+    fast.
     """
     *shape, d = vectors.shape
     found = np.empty((*reversed(shape), d), np.float32)

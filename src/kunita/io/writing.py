@@ -13,7 +13,8 @@ PARTIAL = ".kunita-partial"
 
 @contextlib.contextmanager
 def complete(path: str | os.PathLike, *, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary path in the same folder, with the same suffixes: synced and renamed to `path` when the block is done.
+    """A temporary path in the same folder, with the same suffixes: synced and renamed to `path`
+    when the block is done.
 
     Whatever goes wrong, `path` keeps what it held before, and a refusal is one line.
     """
@@ -39,7 +40,9 @@ def write_text(path: str | os.PathLike, text: str, *, overwrite: bool = False) -
 def check_writable(target: Path, *, overwrite: bool) -> None:
     """Refuse a place where nothing can be written, before anything is computed."""
     if target.exists() and not overwrite:
-        raise FileError(f"{target}: the file exists; give --overwrite (overwrite=True) to replace it")
+        raise FileError(
+            f"{target}: the file exists; give --overwrite (overwrite=True) to replace it"
+        )
     if target.is_dir():
         raise FileError(f"{target}: expected a file, found a directory")
     if not target.parent.is_dir():

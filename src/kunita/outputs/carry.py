@@ -1,4 +1,6 @@
-"""Points, meshes and streamlines carried along by a registration, with the uncertainty of every vertex."""
+"""Points, meshes and streamlines carried along by a registration, with the uncertainty of every
+vertex.
+"""
 
 from typing import Any, TypeVar
 
@@ -16,7 +18,9 @@ Geometry = TypeVar("Geometry", bound=Mesh | Streamlines)
 
 
 def carry_points(reg: Registration, points: np.ndarray, *, inverse: bool = False) -> GaussianPoints:
-    """Where points of the moving space are in fixed space (with `inverse`: of the fixed in moving), and how sure."""
+    """Where points of the moving space are in fixed space (with `inverse`: of the fixed in moving),
+    and how sure.
+    """
     if points.shape[1] != reg.fixed.dimension:
         raise LandmarkError(
             f"points: expected {reg.fixed.dimension}-D, as the landmarks are, found {points.shape[1]}-D"
@@ -25,7 +29,9 @@ def carry_points(reg: Registration, points: np.ndarray, *, inverse: bool = False
 
 
 def carry_landmarks(reg: Registration, landmarks: Landmarks, *, inverse: bool = False) -> Landmarks:
-    """Landmarks in the other space; their covariance is the registration's, their own carried over and added."""
+    """Landmarks in the other space; their covariance is the registration's, their own carried over
+    and added.
+    """
     arrived = carry_points(reg, landmarks.points, inverse=inverse)
     covariances = np.asarray(arrived.covariance)
     if landmarks.covariances is not None:
@@ -36,7 +42,9 @@ def carry_landmarks(reg: Registration, landmarks: Landmarks, *, inverse: bool = 
     return Landmarks(np.asarray(arrived.mean), landmarks.names, covariances, landmarks.undefined)
 
 
-def carry_geometry(reg: Registration, geometry: Geometry, *, inverse: bool = False) -> tuple[Geometry, VertexValues]:
+def carry_geometry(
+    reg: Registration, geometry: Geometry, *, inverse: bool = False
+) -> tuple[Geometry, VertexValues]:
     """A mesh or streamlines in the other space, and how sure each vertex is."""
     arrived = carry_points(reg, geometry.points, inverse=inverse)
     values = VertexValues(arrived.std, arrived.radius(LEVEL), np.asarray(arrived.covariance))

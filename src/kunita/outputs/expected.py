@@ -39,7 +39,9 @@ def expected_in_hull(reg: Registration) -> Expected:
 
 
 def expected_in_labels(reg: Registration, labels: Image) -> Expected | None:
-    """Over the labels' voxels, or some of them; the worst on their border too, where it mostly is; None without any."""
+    """Over the labels' voxels, or some of them; the worst on their border too, where it mostly is;
+    None without any.
+    """
     inside = labels.data != 0
     if not inside.any():
         return None
@@ -47,7 +49,9 @@ def expected_in_labels(reg: Registration, labels: Image) -> Expected | None:
     found = _expected(reg, anywhere)
     worst = float(reg.evaluation.predict(border).radius(LEVEL).max())
     return dataclasses.replace(
-        found, worst_radius95_mm=max(worst, found.worst_radius95_mm), places=len(anywhere) + len(border)
+        found,
+        worst_radius95_mm=max(worst, found.worst_radius95_mm),
+        places=len(anywhere) + len(border),
     )
 
 
@@ -65,7 +69,8 @@ def _border(inside: np.ndarray) -> np.ndarray:
     for axis in range(inside.ndim):
         for shift in (0, 2):
             window = tuple(
-                slice(shift, shift + n) if a == axis else slice(1, n + 1) for a, n in enumerate(inside.shape)
+                slice(shift, shift + n) if a == axis else slice(1, n + 1)
+                for a, n in enumerate(inside.shape)
             )
             whole &= padded[window]
     return inside & ~whole

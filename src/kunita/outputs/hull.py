@@ -1,4 +1,6 @@
-"""The convex hull of landmarks: where a registration interpolates, and how far outside of it a point is."""
+"""The convex hull of landmarks: where a registration interpolates, and how far outside of it a
+point is.
+"""
 
 import dataclasses
 import itertools
@@ -7,7 +9,8 @@ import numpy as np
 from scipy.spatial import ConvexHull
 
 FLAT = 1e-6
-"""Points whose extent across a line or plane is less than this fraction of that along it lie on it."""
+"""Points whose extent across a line or plane is less than this fraction of that along it lie on it.
+"""
 
 TOUCHING = 1e-9
 """A point outside by less than this fraction of the hull's size is on its surface."""
@@ -51,7 +54,9 @@ class Hull:
     def _outside(self, points: np.ndarray) -> np.ndarray:
         along = (points - self.middle) @ self.axes
         across = np.linalg.norm(points - self.middle - along @ self.axes.T, axis=1)
-        across[across <= TOUCHING * self.size] = 0.0  # rounding, all of it where the hull has every dimension
+        across[across <= TOUCHING * self.size] = (
+            0.0  # rounding, all of it where the hull has every dimension
+        )
         within = np.zeros(len(points))
         far = ~self._holds(along)
         within[far] = self._to_surface(along[far])
@@ -62,16 +67,24 @@ class Hull:
         return np.all(heights <= TOUCHING * self.size, axis=1)
 
     def _to_surface(self, along: np.ndarray) -> np.ndarray:
-        """Distance to the nearest of all faces: that of the projection to its flat, where that falls within it."""
+        """Distance to the nearest of all faces: that of the projection to its flat, where that
+        falls within it.
+        """
         nearest = np.full(len(along), np.inf)
         for count in range(1, self.rank + 1):
-            faces = {tuple(sorted(face)) for facet in self.facets for face in itertools.combinations(facet, count)}
+            faces = {
+                tuple(sorted(face))
+                for facet in self.facets
+                for face in itertools.combinations(facet, count)
+            }
             for face in faces:
                 nearest = np.minimum(nearest, _to_face(along, self.corners[list(face)]))
         return nearest
 
     def lattice(self, most: int) -> tuple[np.ndarray, float]:
-        """The points inside of about the finest cubic lattice that has no more of them, and its spacing, mm."""
+        """The points inside of about the finest cubic lattice that has no more of them, and its
+        spacing, mm.
+        """
         spacing = 2 * self.size
         inside = np.zeros((1, self.rank))
         while spacing > 0:
@@ -82,10 +95,17 @@ class Hull:
         return self.middle + inside @ self.axes.T, spacing
 
     def _inside(self, spacing: float) -> np.ndarray:
-        """A lattice that has the middle among its points: of a hull that is thin it has points, too."""
-        low, high = np.ceil(self.corners.min(axis=0) / spacing), np.floor(self.corners.max(axis=0) / spacing)
+        """A lattice that has the middle among its points: of a hull that is thin it has points,
+        too.
+        """
+        low, high = (
+            np.ceil(self.corners.min(axis=0) / spacing),
+            np.floor(self.corners.max(axis=0) / spacing),
+        )
         steps = [np.arange(a, b + 1) for a, b in zip(low, high, strict=True)]
-        points = spacing * np.stack(np.meshgrid(*steps, indexing="ij"), axis=-1).reshape(-1, self.rank)
+        points = spacing * np.stack(np.meshgrid(*steps, indexing="ij"), axis=-1).reshape(
+            -1, self.rank
+        )
         return points[self._holds(points)]
 
 
@@ -113,7 +133,9 @@ def _surface(corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _to_face(points: np.ndarray, face: np.ndarray) -> np.ndarray:
-    """Distance of points to a simplex along its normal; infinite where their projection falls outside of it."""
+    """Distance of points to a simplex along its normal; infinite where their projection falls
+    outside of it.
+    """
     edges, offsets = face[1:] - face[0], points - face[0]
     shares = offsets @ np.linalg.pinv(edges) if len(edges) else np.zeros((len(points), 0))
     inside = np.all(shares >= 0, axis=1) & (shares.sum(axis=1) <= 1)

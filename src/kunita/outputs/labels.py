@@ -1,4 +1,6 @@
-"""Labels carried by a registration as probabilities: how sure is it that a fixed voxel belongs to the label?"""
+"""Labels carried by a registration as probabilities: how sure is it that a fixed voxel belongs to
+the label?
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,10 +23,12 @@ MOST_LABELS = 64
 
 
 def label_probability(reg: Registration, labels: Image, reference: Any) -> Image:
-    """For each voxel of a fixed grid, the probability that it belongs to a label of the moving space.
+    """For each voxel of a fixed grid, the probability that it belongs to a label of the moving
+    space.
 
-    With a pre-image known up to N(x, C), C = J⁻¹ΛJ⁻ᵀ, that is P(y ∈ φ(A)) = ∫_A N(u; x, C) du (model, §6). One label
-    gives one image; several give one channel each, in the order of their values (see `label_values`).
+    With a pre-image known up to N(x, C), C = J⁻¹ΛJ⁻ᵀ, that is P(y ∈ φ(A)) = ∫_A N(u; x, C) du
+    (model, §6). One label gives one image; several give one channel each, in the order of their
+    values (see `label_values`).
     """
     found = maps(reg, reference)
     warn(found.remarks)
@@ -35,12 +39,16 @@ def label_probability(reg: Registration, labels: Image, reference: Any) -> Image
 
 def label_values(labels: Image) -> np.ndarray:
     """The values that mark labels: all but 0."""
-    if labels.channels or (labels.data.dtype.kind not in "biu" and not np.all(labels.data == np.rint(labels.data))):
+    if labels.channels or (
+        labels.data.dtype.kind not in "biu" and not np.all(labels.data == np.rint(labels.data))
+    ):
         raise ImageError("labels: expected one whole number per voxel, found colours or fractions")
     values = np.unique(labels.data)
     values = values[values != 0]
     if not 0 < len(values) <= MOST_LABELS:
-        raise ImageError(f"labels: expected 1 to {MOST_LABELS} values other than 0, found {len(values)}")
+        raise ImageError(
+            f"labels: expected 1 to {MOST_LABELS} values other than 0, found {len(values)}"
+        )
     return values
 
 
@@ -52,7 +60,9 @@ def probability_slabs(found: Maps, labels: Image) -> Iterator[np.ndarray]:
 
 
 class LabelQuestion:
-    """How probable is each label where? Where any two labels meet is found once for each size of neighbourhood."""
+    """How probable is each label where? Where any two labels meet is found once for each size of
+    neighbourhood.
+    """
 
     def __init__(self, labels: Image) -> None:
         self.labels, self.values = labels, label_values(labels)
@@ -61,7 +71,9 @@ class LabelQuestion:
     def probability(self, found: Maps, lattice: Lattice) -> np.ndarray:
         """At the voxels of a lattice, (…, number of labels), float32."""
         if self.labels.grid.dimension != found.grid.dimension:
-            raise ImageError(f"labels: expected {found.grid.dimension}-D, found {self.labels.grid.dimension}-D")
+            raise ImageError(
+                f"labels: expected {found.grid.dimension}-D, found {self.labels.grid.dimension}-D"
+            )
         points, covariances = found.pull_back.origins(lattice), found.moving_covariances(lattice)
         here = nearest(self.labels, self.labels.grid.index(points))
         probability = (here[..., None] == self.values).astype(np.float32)
@@ -81,10 +93,11 @@ class LabelQuestion:
         return near
 
     def _meets(self, radius: int, index: np.ndarray) -> np.ndarray:
-        """Whether a cube of this radius, in voxels, around these coordinates holds more than one label.
+        """Whether a cube of this radius, in voxels, around these coordinates holds more than one
+        label.
 
-        A point outside of the image is moved to its border first, and its cube is that much larger in effect: the
-        outside counts as background.
+        A point outside of the image is moved to its border first, and its cube is that much larger
+        in effect: the outside counts as background.
         """
         from scipy import ndimage  # takes long to import
 
@@ -97,8 +110,12 @@ class LabelQuestion:
         return nearest(self.mixed[radius], clipped).astype(bool)
 
 
-def _integrated(labels: Image, values: np.ndarray, points: np.ndarray, covariances: np.ndarray) -> np.ndarray:
-    """∫ over N(x, C) of each label's indicator, by quasi-random points, the same for all voxels: (m, labels)."""
+def _integrated(
+    labels: Image, values: np.ndarray, points: np.ndarray, covariances: np.ndarray
+) -> np.ndarray:
+    """∫ over N(x, C) of each label's indicator, by quasi-random points, the same for all voxels:
+    (m, labels).
+    """
     normals = _normals(points.shape[1])
     probability = np.empty((len(points), len(values)), dtype=np.float32)
     for start in range(0, len(points), BATCH):

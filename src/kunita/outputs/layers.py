@@ -10,7 +10,9 @@ from kunita.data.image import Image
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layers:
-    """Images that lie on each other, where there are any: the fixed one, the warped one, the label's probability."""
+    """Images that lie on each other, where there are any: the fixed one, the warped one, the
+    label's probability.
+    """
 
     fixed: Image | None = None
     warped: Image | None = None
@@ -21,7 +23,11 @@ class Layers:
         """The probability of being inside any of the labels."""
         if self.probability is None:
             return None
-        return self.probability.data.sum(axis=-1) if self.probability.channels else self.probability.data
+        return (
+            self.probability.data.sum(axis=-1)
+            if self.probability.channels
+            else self.probability.data
+        )
 
     @functools.cached_property
     def inside(self) -> np.ndarray | None:
@@ -32,5 +38,8 @@ class Layers:
         if not there.any():
             return None
         others = [tuple(b for b in range(there.ndim) if b != a) for a in range(there.ndim)]
-        middle = [np.average(np.arange(n), weights=there.sum(axis=o)) for n, o in zip(there.shape, others, strict=True)]
+        middle = [
+            np.average(np.arange(n), weights=there.sum(axis=o))
+            for n, o in zip(there.shape, others, strict=True)
+        ]
         return self.probability.grid.world(np.array(middle))

@@ -1,7 +1,8 @@
 """Maps on the fixed grid: where every voxel comes from, how sure that is, how tissue expanded.
 
-At a fixed point y everything belongs to its pre-image x = φ⁻¹(y): the covariance shown is that with which x arrives at
-y, in fixed space, and the Jacobian is that of φ at x (so a determinant above one says that tissue expanded).
+At a fixed point y everything belongs to its pre-image x = φ⁻¹(y): the covariance shown is that with
+which x arrives at y, in fixed space, and the Jacobian is that of φ at x (so a determinant above one
+says that tissue expanded).
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from kunita.data.image import Grid, Image, as_grid
 from kunita.errors import ArgumentError, KunitaWarning
 from kunita.evaluation import Evaluation, prepare
 from kunita.gaussians import ball_radius_of_invariants
+from kunita.jaxrun.threads import in_order
 from kunita.kernels import length_scales
 from kunita.outputs.dense import (
     Function,
@@ -32,7 +34,6 @@ from kunita.outputs.dense import (
 )
 from kunita.posterior import Posterior
 from kunita.registration import Registration
-from kunita.threads import in_order
 
 WHATS = ("fc", "std", "radius", "cov", "jacobian")
 UNITS = {"fc": "mm²", "std": "mm", "radius": "mm", "cov": "mm²", "jacobian": "1"}
@@ -52,7 +53,8 @@ BATCH = 32_768
 """Points between two signs of progress."""
 
 WORTH_SINGLE = 2_000_000
-"""Landmarks times nodes from which on a second program, in single precision, takes less time than it saves."""
+"""Landmarks times nodes from which on a second program, in single precision, takes less time than
+it saves."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Accuracy:
     """How far interpolated maps are from the posterior, at voxels that had no part in making them.
 
     Args:
-        mean_error_mm: the largest distance between where a voxel comes from and where the map says so.
+        mean_error_mm: the largest distance between where a voxel comes from and where the map says
+            so.
         fc_relative_error: the largest error of FC, relative to it.
         checked: the number of voxels, half of them anywhere and half of them around landmarks.
         precision: the numbers that the nodes were computed with; the checks are in float64 always.
@@ -99,7 +102,9 @@ class PullBack:
         error = float(np.linalg.norm(self.field.error[: self.grid.dimension]))
         if error <= MEAN_TOLERANCE * fineness(self.grid):
             return ()
-        return (f"the map varies faster than could be computed: interpolated, it errs by up to {error:.2g} mm",)
+        return (
+            f"the map varies faster than could be computed: interpolated, it errs by up to {error:.2g} mm",
+        )
 
     def origins(self, lattice: Lattice) -> np.ndarray:
         """The points that arrive at the voxels of a lattice, (…, d)."""
@@ -112,8 +117,8 @@ class Maps:
     """All maps of one registration on one fixed grid, made slab by slab.
 
     Args:
-        pull_back: its field has, after the displacement, the covariance, the determinant, and the covariance in
-            moving space.
+        pull_back: its field has, after the displacement, the covariance, the determinant, and the
+            covariance in moving space.
         accuracy: what a check at other voxels found.
     """
 
@@ -129,7 +134,9 @@ class Maps:
         return self.field.grid
 
     def on(self, lattice: Lattice, what: str) -> np.ndarray:
-        """One map at the voxels of a lattice: (…) or, for "cov", (…, d(d+1)/2): xx, yx, yy, zx, zy, zz."""
+        """One map at the voxels of a lattice: (…) or, for "cov", (…, d(d+1)/2): xx, yx, yy, zx, zy,
+        zz.
+        """
         columns = _columns(self.grid.dimension)
         if what == "jacobian":
             return self.field.on(lattice, columns.determinant)[..., 0]
@@ -149,7 +156,10 @@ class Maps:
         """Several maps, the covariance interpolated once for all of them."""
         covariance = self.field.on(lattice, _columns(self.grid.dimension).covariance)
         for what in whats:
-            yield what, self.on(lattice, what) if what == "jacobian" else summarise(what, covariance)
+            yield (
+                what,
+                self.on(lattice, what) if what == "jacobian" else summarise(what, covariance),
+            )
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -173,7 +183,9 @@ class Maps:
         """Determinants at no more than so many places, evenly over the grid."""
         share = min(1.0, (most / self.grid.size) ** (1 / self.grid.dimension))
         counts = [max(1, int(share * n)) for n in self.grid.shape]
-        lattice = tuple(np.linspace(0, n - 1, k) for n, k in zip(self.grid.shape, counts, strict=True))
+        lattice = tuple(
+            np.linspace(0, n - 1, k) for n, k in zip(self.grid.shape, counts, strict=True)
+        )
         return self.on(lattice, "jacobian")
 
 
@@ -200,8 +212,12 @@ def maps(reg: Registration, reference: Any, progress: Progress = lambda fraction
     return Maps(PullBack(field, back), accuracy)
 
 
-def faster_form(posterior: Posterior, function: Callable[[Evaluation, np.ndarray], np.ndarray]) -> Function | None:
-    """A function of an evaluation and points in single precision, where there is such an evaluation."""
+def faster_form(
+    posterior: Posterior, function: Callable[[Evaluation, np.ndarray], np.ndarray]
+) -> Function | None:
+    """A function of an evaluation and points in single precision, where there is such an
+    evaluation.
+    """
     if posterior.corrected:
         return None
     evaluation = functools.cache(lambda: prepare(posterior, "float32"))
@@ -228,7 +244,9 @@ def pull_back(
     inverse: bool = False,
     progress: Progress = lambda fraction: None,
 ) -> PullBack:
-    """Where the voxels of a fixed grid come from; with `inverse`, where those of a moving grid go to."""
+    """Where the voxels of a fixed grid come from; with `inverse`, where those of a moving grid go
+    to.
+    """
     grid = as_grid(reference)
     _check_dimension(reg, grid)
     posterior = reg.posterior
@@ -239,13 +257,23 @@ def pull_back(
     spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
     exactly = in_batches(lambda x: displace(reg.evaluation, x))
     field = smooth_field(
-        exactly, tolerances, grid, spacing, landmarks, progress, faster=faster_form(posterior, displace)
+        exactly,
+        tolerances,
+        grid,
+        spacing,
+        landmarks,
+        progress,
+        faster=faster_form(posterior, displace),
     )
     return PullBack(field, affine)
 
 
-def displacement(map_: Evaluation, x: np.ndarray, affine: np.ndarray, *, inverse: bool) -> np.ndarray:
-    """From an affine map's answer to the true one, where moving points go to (`inverse`) or fixed points come from."""
+def displacement(
+    map_: Evaluation, x: np.ndarray, affine: np.ndarray, *, inverse: bool
+) -> np.ndarray:
+    """From an affine map's answer to the true one, where moving points go to (`inverse`) or fixed
+    points come from.
+    """
     d = x.shape[1]
     return (map_.move(x) if inverse else map_.move_back(x)) - (x @ affine[:d, :d].T + affine[:d, d])
 
@@ -256,9 +284,10 @@ def uncertainty_map(reg: Registration, grid: Any, what: str = "fc") -> Image:
     Args:
         reg: a registration.
         grid: a Grid, or an Image on it.
-        what: "fc" ‖Λ‖_F, mm²; "std" √(tr Λ/d), mm; "radius" of the 95 % ball, mm; "cov" the components
-            xx, yx, yy, zx, zy, zz of Λ, mm², along memory's own axes, RAS (`kunita uncertainty --what cov` writes
-            them along LPS, as other programs want); "jacobian" the determinant.
+        what: "fc" ‖Λ‖_F, mm²; "std" √(tr Λ/d), mm; "radius" of the 95 % ball, mm; "cov" the
+            components xx, yx, yy, zx, zy, zz of Λ, mm², along memory's own axes, RAS (`kunita
+            uncertainty --what cov` writes them along LPS, as other programs want); "jacobian" the
+            determinant.
     """
     check_what(what)
     found = maps(reg, grid)
@@ -285,13 +314,20 @@ def summarise(what: str, packed_covariance: np.ndarray) -> np.ndarray:
     """FC, standard deviation or 95 % radius of packed covariances (…, d(d+1)/2)."""
     rows, columns = _triangle(packed_covariance.shape[-1])
     parts = [packed_covariance[..., k] for k in range(len(rows))]
-    trace = _sum(part for part, row, column in zip(parts, rows, columns, strict=True) if row == column)
+    trace = _sum(
+        part for part, row, column in zip(parts, rows, columns, strict=True) if row == column
+    )
     if what == "std":
         return np.sqrt(np.maximum(trace, 0) / (rows[-1] + 1))
-    square = _sum((1 if row == column else 2) * part**2 for part, row, column in zip(parts, rows, columns, strict=True))
+    square = _sum(
+        (1 if row == column else 2) * part**2
+        for part, row, column in zip(parts, rows, columns, strict=True)
+    )
     if what == "fc":
         return np.sqrt(square)
-    return ball_radius_of_invariants(trace, square, _determinant(parts) if len(parts) == 6 else 0.0, LEVEL)
+    return ball_radius_of_invariants(
+        trace, square, _determinant(parts) if len(parts) == 6 else 0.0, LEVEL
+    )
 
 
 def _sum(parts: Iterator[np.ndarray]) -> np.ndarray:
@@ -319,7 +355,9 @@ def unpacked(components: np.ndarray) -> np.ndarray:
     return full
 
 
-def in_batches(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray, Progress], np.ndarray]:
+def in_batches(
+    function: Callable[[np.ndarray], np.ndarray],
+) -> Callable[[np.ndarray, Progress], np.ndarray]:
     """Apply a function to many points, some at a time, telling how far it is."""
 
     def apply(points: np.ndarray, progress: Progress) -> np.ndarray:
@@ -352,11 +390,14 @@ def _everything(map_: Evaluation, back: np.ndarray, y: np.ndarray) -> np.ndarray
     d, pre = y.shape[1], map_.preimage(y)
     displacement = pre.points - (y @ back[:d, :d].T + back[:d, d])
     determinant = np.linalg.det(pre.jacobians)
-    return np.c_[displacement, packed(np.asarray(pre.covariance)), determinant, packed(pre.carried_back)]
+    return np.c_[
+        displacement, packed(np.asarray(pre.covariance)), determinant, packed(pre.carried_back)
+    ]
 
 
 def _tolerances(exact: np.ndarray, d: int, share: float) -> np.ndarray:
-    """Allowed errors; a covariance may err by what changes a standard deviation by its tolerance: δΛ = 2σδσ.
+    """Allowed errors; a covariance may err by what changes a standard deviation by its tolerance:
+    δΛ = 2σδσ.
 
     And so that FC, whose logarithm is the last, errs by no more than promised.
     """

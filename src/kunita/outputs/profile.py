@@ -5,26 +5,36 @@ import dataclasses
 import jax
 import numpy as np
 
-from kunita.inference.choice import LEAST_FREEDOM, Chosen, Dials, Held, length_scale_profile, search_for
+from kunita.inference.choice import (
+    LEAST_FREEDOM,
+    Chosen,
+    Dials,
+    Held,
+    length_scale_profile,
+    search_for,
+)
 from kunita.inference.sample import Sample, aligned_sample
+from kunita.jaxrun.doors import on_one_blas_thread
 from kunita.kernels import AbstractProfile
-from kunita.precision import on_one_blas_thread
 from kunita.registration import Registration
 
 MOST_LANDMARKS = 200
 """The curve is of so many of the landmarks at most: a picture of it needs no more."""
 
 NUM_SCALES, NUM_CLOSE = 13, 6
-"""From half the landmarks' spacing to twice their extent; and around the 95 % interval, where it may be steep."""
+"""From half the landmarks' spacing to twice their extent; and around the 95 % interval, where it
+may be steep."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EvidenceProfile:
-    """The log evidence of the small-deformation model along the length scale, the other chosen parameters following.
+    """The log evidence of the small-deformation model along the length scale, the other chosen
+    parameters following.
 
     Args:
         scales_mm: (m,) length scales, rising; the one that was used is among them.
-        log_evidence: (m,) with the log prior of the parameters, as the choice has it; NaN where it is not finite.
+        log_evidence: (m,) with the log prior of the parameters, as the choice has it; NaN where it
+            is not finite.
         chosen_mm: the length scale that was used.
         low, high: about where it is, 95 %, mm; NaN where it was given and not chosen.
         decided: whether the landmarks told it.
@@ -44,8 +54,9 @@ class EvidenceProfile:
 def evidence_profile(reg: Registration) -> EvidenceProfile | None:
     """The curve behind the length scale of a registration; None if there is none to show.
 
-    There is none where the weights of a robust fit replace the evidence, where the kernel is more than a family with
-    its length scale and amplitude, and where the alignment explains nearly everything.
+    There is none where the weights of a robust fit replace the evidence, where the kernel is more
+    than a family with its length scale and amplitude, and where the alignment explains nearly
+    everything.
     """
     kernel = reg.kernel
     if reg.robust or not isinstance(kernel, AbstractProfile) or not _is_plain(kernel):
@@ -57,16 +68,25 @@ def evidence_profile(reg: Registration) -> EvidenceProfile | None:
         chosen = {one.name: one for one in reg.chosen}
         held = Held(amplitude=None if "amplitude" in chosen else float(kernel.amplitude))
         dials = Dials(type(kernel))
-        search = search_for([sample], dials, held, given_noise="noise" not in chosen, hyperprior=True)
+        search = search_for(
+            [sample], dials, held, given_noise="noise" not in chosen, hyperprior=True
+        )
         theta = np.log([kernel.length_scale, kernel.amplitude, _noise_scale(reg)])
-        used = chosen.get("length scale", Chosen("length scale", float(kernel.length_scale), np.nan, np.nan, False))
+        used = chosen.get(
+            "length scale",
+            Chosen("length scale", float(kernel.length_scale), np.nan, np.nan, False),
+        )
         scales = _scales(used, search.box[0])
         values = length_scale_profile([sample], dials, search, theta, scales)
-    return EvidenceProfile(scales, values, used.value, used.low, used.high, used.decided, len(sample.positions))
+    return EvidenceProfile(
+        scales, values, used.value, used.low, used.high, used.decided, len(sample.positions)
+    )
 
 
 def _is_plain(kernel: AbstractProfile) -> bool:
-    """Whether its family's name, length scale and amplitude say all of it: others may have been given with more."""
+    """Whether its family's name, length scale and amplitude say all of it: others may have been
+    given with more.
+    """
     try:
         return bool(type(kernel)(kernel.length_scale, kernel.amplitude) == kernel)
     except TypeError:
@@ -81,7 +101,9 @@ def _sample(reg: Registration) -> Sample:
     noise = reg.noise[rows] / _noise_scale(reg) ** 2
     free = any(one.name in ("noise", "noise factor") for one in reg.chosen)
     sides = noise, np.zeros_like(noise)
-    return aligned_sample(reg.moving.points[rows], reg.fixed.points[rows], sides, reg.align, scaled=free).sample
+    return aligned_sample(
+        reg.moving.points[rows], reg.fixed.points[rows], sides, reg.align, scaled=free
+    ).sample
 
 
 def _noise_scale(reg: Registration) -> float:
@@ -97,6 +119,8 @@ def _scales(used: Chosen, box: np.ndarray) -> np.ndarray:
     if not used.decided:
         return np.unique([*wide, used.value])
     close = np.geomspace(
-        used.low * (used.low / used.value) ** 0.5, used.high * (used.high / used.value) ** 0.5, NUM_CLOSE
+        used.low * (used.low / used.value) ** 0.5,
+        used.high * (used.high / used.value) ** 0.5,
+        NUM_CLOSE,
     )
     return np.unique([*wide, *np.clip(close, wide[0], wide[-1]), used.value])

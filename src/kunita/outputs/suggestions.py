@@ -1,8 +1,10 @@
-"""Where one more landmark would help most: in closed form from the posterior, before anything is marked.
+"""Where one more landmark would help most: in closed form from the posterior, before anything is
+marked.
 
-A landmark marked at z with noise D lowers the covariance at x from C(x, x) to C(x, x) − C(x, z)(C(z, z) + D)⁻¹C(z, x),
-whatever will be observed: so its worth is known beforehand. (Where the new mark is not where it was predicted the flow
-changes a little, and the covariance with it; what was expected is then right to first order.)
+A landmark marked at z with noise D lowers the covariance at x from C(x, x) to C(x, x) − C(x,
+z)(C(z, z) + D)⁻¹C(z, x), whatever will be observed: so its worth is known beforehand. (Where the
+new mark is not where it was predicted the flow changes a little, and the covariance with it; what
+was expected is then right to first order.)
 """
 
 import dataclasses
@@ -27,14 +29,16 @@ MOST_POINTS = 250
 """Points that stand for a region: what they say of its mean is good to a few per cent."""
 
 ROWS, COLUMNS = 256, 64
-"""All blocks of covariance have one shape, so that one program gives them: the region with a few marks, and places."""
+"""All blocks of covariance have one shape, so that one program gives them: the region with a few
+marks, and places."""
 
 STARTS, HALVINGS = 4, 5
 """So many of the best places are refined, by so many halvings of the lattice's spacing."""
 
 APART_SCALES, APART_SIZES = 0.25, 0.2
-"""Suggested places are farther from each other than so many length scales, or so many sizes of the hull if that is
-less: two marks of one spot would average their noise, but what makes a spot hard to mark, they share."""
+"""Suggested places are farther from each other than so many length scales, or so many sizes of the
+hull if that is less: two marks of one spot would average their noise, but what makes a spot hard to
+mark, they share."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +67,9 @@ class Region:
         return self.hull.axes if self.label is None else np.eye(self.points.shape[1])
 
     def allows(self, places: np.ndarray, marked: np.ndarray) -> np.ndarray:
-        """Whether places are in the hull or inside the label, and apart from those that are to be marked already."""
+        """Whether places are in the hull or inside the label, and apart from those that are to be
+        marked already.
+        """
         inside = self.hull.outside(places) == 0
         if self.label is not None:
             inside |= nearest(self.label, self.label.grid.index(places)) != 0
@@ -128,22 +134,29 @@ def suggest_landmarks(
     noise: float | None = None,
     progress: Progress = lambda _fraction: None,
 ) -> Suggestions:
-    """The three places where a landmark more lowers the mean 95 % radius of a region most, one after the other.
+    """The three places where a landmark more lowers the mean 95 % radius of a region most, one
+    after the other.
 
     Args:
         reg: a registration.
-        inside: labels in the *moving* space: certainty is then wanted inside of them. Default: in the convex hull of
-            the moving landmarks. A landmark may be marked in the hull or inside the labels in either case.
+        inside: labels in the *moving* space: certainty is then wanted inside of them. Default: in
+            the convex hull of the moving landmarks. A landmark may be marked in the hull or inside
+            the labels in either case.
         label: one of their values; default: all but 0.
-        noise: standard deviation of a new landmark, mm; default: that of a typical one of the registration.
+        noise: standard deviation of a new landmark, mm; default: that of a typical one of the
+            registration.
         progress: told the fraction that is done.
     """
     noise = _check(reg, noise)
     if inside is not None and not isinstance(inside, Image):
-        raise ArgumentError(f"inside: expected an image of labels (see read_image), found {inside!r:.80}")
+        raise ArgumentError(
+            f"inside: expected an image of labels (see read_image), found {inside!r:.80}"
+        )
     region = region_of(reg, inside, label)
     variance = noise**2 * np.eye(reg.fixed.dimension)
-    now = known = Knowledge(reg.posterior, region.points, np.zeros((0, reg.fixed.dimension)), variance)
+    now = known = Knowledge(
+        reg.posterior, region.points, np.zeros((0, reg.fixed.dimension)), variance
+    )
     found = []
     for k in range(COUNT):
         place = _best(known, region)
@@ -155,7 +168,7 @@ def suggest_landmarks(
     return Suggestions(region.points, now.radius, known.radius, noise, tuple(found), remarks)
 
 
-# ------------------------------------------------------------------------------------------------------- the region
+# --------------------------------------------------------------------------------------- the region
 
 
 def region_of(reg: Registration, inside: Image | None, label: int | None) -> Region:
@@ -175,7 +188,9 @@ def region_of(reg: Registration, inside: Image | None, label: int | None) -> Reg
     points = chosen.grid.world(voxels[np.sort(some)])
     _check_near(reg, points)
     between = (chosen.grid.voxel_volume * len(voxels) / len(points)) ** (1 / chosen.grid.dimension)
-    return Region(points, np.concatenate([lattice, points]), max(spacing, between), apart, hull, chosen)
+    return Region(
+        points, np.concatenate([lattice, points]), max(spacing, between), apart, hull, chosen
+    )
 
 
 def chosen_label(labels: Image, label: int | None) -> Image:
@@ -184,7 +199,10 @@ def chosen_label(labels: Image, label: int | None) -> Image:
     if label is not None and label not in values:
         there = ", ".join(f"{value:g}" for value in values)
         raise ImageError(f"labels: expected the value {label}, found {there}")
-    return Image((labels.data == label if label is not None else labels.data != 0).astype(np.uint8), labels.affine)
+    return Image(
+        (labels.data == label if label is not None else labels.data != 0).astype(np.uint8),
+        labels.affine,
+    )
 
 
 def _check(reg: Registration, noise: float | None) -> float:
@@ -194,9 +212,13 @@ def _check(reg: Registration, noise: float | None) -> float:
 
 
 def _check_near(reg: Registration, points: np.ndarray) -> None:
-    """Refuse labels farther from the landmarks than these are from each other: they are of some other space."""
+    """Refuse labels farther from the landmarks than these are from each other: they are of some
+    other space.
+    """
     if points.shape[1] != reg.moving.dimension:
-        raise ImageError(f"labels: expected {reg.moving.dimension}-D, as the landmarks are, found {points.shape[1]}-D")
+        raise ImageError(
+            f"labels: expected {reg.moving.dimension}-D, as the landmarks are, found {points.shape[1]}-D"
+        )
     marked = reg.moving.points[reg.used]
     distance = float(remoteness(reg, points).nearest_mm.min())
     extent = float(np.linalg.norm(np.ptp(marked, axis=0)))
@@ -207,7 +229,7 @@ def _check_near(reg: Registration, points: np.ndarray) -> None:
         )
 
 
-# ----------------------------------------------------------------------------------------------------- the closed form
+# ---------------------------------------------------------------------------------- the closed form
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -253,7 +275,9 @@ class Knowledge:
         return np.concatenate([ball_radius(part, LEVEL).mean(axis=0) for part in parts])
 
     def _after(self, places: np.ndarray) -> np.ndarray:
-        """(m, k, d, d) covariances of the region: `covariances` with one mark more, for many places at once."""
+        """(m, k, d, d) covariances of the region: `covariances` with one mark more, for many places
+        at once.
+        """
         (m, d), k, (told, matrix) = self.points.shape, len(places), self._told
         blocks = self._blocks(places)
         shared = blocks[m:].reshape(len(matrix), k * d)  # C(Z, z)
@@ -262,7 +286,9 @@ class Knowledge:
         own, shape = np.asarray(self.posterior.predict(places).covariance), (len(matrix), k, d)
         own = own - np.einsum("zka,zkb->kab", shared.reshape(shape), weights.reshape(shape))
         gain = np.linalg.inv(own + self.noise)
-        return self.covariances[:, None] - np.einsum("makb,kbc,mekc->mkae", cross, gain, cross, optimize=True)
+        return self.covariances[:, None] - np.einsum(
+            "makb,kbc,mekc->mkae", cross, gain, cross, optimize=True
+        )
 
     @functools.cached_property
     def _told(self) -> tuple[np.ndarray, np.ndarray]:
@@ -272,11 +298,15 @@ class Knowledge:
         return blocks[:m].reshape(m * d, j * d).T, matrix
 
     def _blocks(self, places: np.ndarray) -> np.ndarray:
-        """C between the region and the marked, one after the other, and other places: (m + j, d, k, d)."""
+        """C between the region and the marked, one after the other, and other places: (m + j, d, k,
+        d).
+        """
         rows = np.concatenate([self.points, self.marked])
         filled = _filled(rows, ROWS)
         parts = [
-            self.posterior.covariance(filled, _filled(places[k : k + COLUMNS], COLUMNS))[: len(rows)]
+            self.posterior.covariance(filled, _filled(places[k : k + COLUMNS], COLUMNS))[
+                : len(rows)
+            ]
             for k in range(0, max(len(places), 1), COLUMNS)
         ]
         return np.concatenate(parts, axis=2)[:, :, : len(places)]
@@ -287,11 +317,13 @@ def _filled(points: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([points, np.zeros((size - len(points), points.shape[1]))])
 
 
-# ---------------------------------------------------------------------------------------------------------- the search
+# --------------------------------------------------------------------------------------- the search
 
 
 def _best(known: Knowledge, region: Region) -> np.ndarray:
-    """The best candidate, refined; a few are, since the second best may be the foot of a higher hill."""
+    """The best candidate, refined; a few are, since the second best may be the foot of a higher
+    hill.
+    """
     d = region.points.shape[1]
     candidates = region.candidates[region.allows(region.candidates, known.marked)]
     tops = candidates[_apart(candidates, known.radius_after(candidates), 1.5 * region.spacing)]
@@ -322,11 +354,15 @@ def _suggestion(reg: Registration, place: np.ndarray, alone: float, together: fl
     arrived, far = reg.posterior.predict(place[None]), remoteness(reg, place[None])
     name = reg.moving.labels[far.nearest[0]]
     radius = float(arrived.radius(LEVEL)[0])
-    return Suggestion(place, np.asarray(arrived.mean)[0], radius, alone, together, name, float(far.nearest_mm[0]))
+    return Suggestion(
+        place, np.asarray(arrived.mean)[0], radius, alone, together, name, float(far.nearest_mm[0])
+    )
 
 
 def _remarks(reg: Registration, region: Region) -> list[str]:
     if region.label is None and region.hull.rank < reg.moving.dimension:
         flat = ("place", "line", "plane")[region.hull.rank]
-        return [f"the landmarks lie in one {flat}, and only places in it were looked at; one off it may help far more"]
+        return [
+            f"the landmarks lie in one {flat}, and only places in it were looked at; one off it may help far more"
+        ]
     return []

@@ -56,7 +56,9 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LandmarkRows:
-    """One row per landmark pair: where it was, where it should go, where it went and how far off that is, mm."""
+    """One row per landmark pair: where it was, where it should go, where it went and how far off
+    that is, mm.
+    """
 
     names: tuple[str, ...]
     moving: np.ndarray
@@ -72,7 +74,9 @@ class LandmarkRows:
 
 
 def landmark_rows(reg: Registration) -> LandmarkRows:
-    """What became of every landmark; leave-one-out is NaN for those not used, or where there are too few."""
+    """What became of every landmark; leave-one-out is NaN for those not used, or where there are
+    too few.
+    """
     predicted = reg.evaluation.predict(reg.moving.points)
     loo, n = reg.loo, len(reg.moving)
     errors, squared = np.full(n, np.nan), np.full(n, np.nan)
@@ -82,9 +86,18 @@ def landmark_rows(reg: Registration) -> LandmarkRows:
     suspect, reasons = _suspicion(reg)
     weights = reg.used.astype(float) if reg.weights is None else reg.weights
     return LandmarkRows(
-        reg.moving.labels, reg.moving.points, reg.fixed.points, np.asarray(predicted.mean),
-        np.asarray(predicted.covariance), residuals, errors, squared, weights, suspect, reasons,
-    )  # fmt: skip
+        reg.moving.labels,
+        reg.moving.points,
+        reg.fixed.points,
+        np.asarray(predicted.mean),
+        np.asarray(predicted.covariance),
+        residuals,
+        errors,
+        squared,
+        weights,
+        suspect,
+        reasons,
+    )
 
 
 def _suspicion(reg: Registration) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -131,7 +144,10 @@ def summary(
         converged=reg.converged,
         iterations=reg.iterations,
         min_jacobian=least_jacobian(reg) if found is None else found.least_jacobian,
-        expected={"hull": dataclasses.asdict(expected_in_hull(reg)), "label": inside and dataclasses.asdict(inside)},
+        expected={
+            "hull": dataclasses.asdict(expected_in_hull(reg)),
+            "label": inside and dataclasses.asdict(inside),
+        },
         dense=None if found is None else dataclasses.asdict(found.accuracy),
         low_rank=reg.truncation and dataclasses.asdict(reg.truncation),
         suspects=tuple(name for name, bad in zip(rows.names, rows.suspect, strict=True) if bad),
@@ -142,7 +158,9 @@ def summary(
 
 
 def least_jacobian(reg: Registration) -> float:
-    """The smallest determinant on a coarse lattice over the moving landmarks' box, which may be flat or a point."""
+    """The smallest determinant on a coarse lattice over the moving landmarks' box, which may be
+    flat or a point.
+    """
     low, high = reg.moving.points.min(axis=0), reg.moving.points.max(axis=0)
     axes = [np.linspace(a, b, PROBES) for a, b in zip(low, high, strict=True)]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
@@ -150,23 +168,45 @@ def least_jacobian(reg: Registration) -> float:
 
 
 def parameter(one: Chosen) -> Any:
-    """A parameter that was chosen by the evidence, as JSON: where it is, 95 %, and whether it was told at all."""
-    return {"name": one.name, "value": one.value, "low": one.low, "high": one.high, "determined": one.decided}
+    """A parameter that was chosen by the evidence, as JSON: where it is, 95 %, and whether it was
+    told at all.
+    """
+    return {
+        "name": one.name,
+        "value": one.value,
+        "low": one.low,
+        "high": one.high,
+        "determined": one.decided,
+    }
 
 
 def describe(kernel: AbstractKernel) -> Any:
     """A kernel as a JSON document, with every parameter it has."""
     if isinstance(kernel, AbstractProfile):
         scale, amplitude = float(kernel.length_scale), float(kernel.amplitude)
-        known = {"family": type(kernel).__name__, "length_scale_mm": scale, "amplitude_mm": amplitude}
-        more = [field.name for field in dataclasses.fields(kernel) if field.name not in ("length_scale", "amplitude")]
+        known = {
+            "family": type(kernel).__name__,
+            "length_scale_mm": scale,
+            "amplitude_mm": amplitude,
+        }
+        more = [
+            field.name
+            for field in dataclasses.fields(kernel)
+            if field.name not in ("length_scale", "amplitude")
+        ]
         return {**known, **{name: float(getattr(kernel, name)) for name in more}}
-    return {"family": type(kernel).__name__, "kernels": [describe(part) for part in getattr(kernel, "kernels", ())]}
+    return {
+        "family": type(kernel).__name__,
+        "kernels": [describe(part) for part in getattr(kernel, "kernels", ())],
+    }
 
 
 def _loo_scores(loo: LeaveOneOut | None) -> Any:
     if loo is None:
         return None
     scored = scores.scores(np.asarray(loo.error), np.asarray(loo.chi2), np.asarray(loo.covariance))
-    coverage = {f"{100 * level:.0f}": share for level, share in zip(scores.LEVELS, scored.coverage, strict=True)}
+    coverage = {
+        f"{100 * level:.0f}": share
+        for level, share in zip(scores.LEVELS, scored.coverage, strict=True)
+    }
     return {"error_mm": scored.error_mm, "coverage": coverage, "nll": scored.nll}

@@ -1,10 +1,11 @@
-"""Targets: named points that somebody will act on, how sure each is, and how far it is from what was marked.
+"""Targets: named points that somebody will act on, how sure each is, and how far it is from what
+was marked.
 
-In the vocabulary of [fitzpatrick:98]: FLE, the fiducial localisation error, is how far a mark is from what was to be
-marked; FRE, the fiducial registration error, how far the landmarks are from each other after the registration; TRE, the
-target registration error, how far anything else is from its true place. The FRE is small wherever the map is flexible
-enough to follow the marks, errors included: it is the fit's residual, not its accuracy. What is predicted here is the
-TRE.
+In the vocabulary of [fitzpatrick:98]: FLE, the fiducial localisation error, is how far a mark is
+from what was to be marked; FRE, the fiducial registration error, how far the landmarks are from
+each other after the registration; TRE, the target registration error, how far anything else is from
+its true place. The FRE is small wherever the map is flexible enough to follow the marks, errors
+included: it is the fit's residual, not its accuracy. What is predicted here is the TRE.
 """
 
 import dataclasses
@@ -15,18 +16,19 @@ from scipy.spatial import KDTree
 
 from kunita.data.landmarks import Landmarks
 from kunita.gaussians import GaussianPoints
+from kunita.jaxrun.doors import ArrayLike
 from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.outputs.carry import LEVEL, carry_landmarks, carry_points
 from kunita.outputs.hull import hull_of
-from kunita.precision import ArrayLike
 from kunita.registration import Registration
 
 FAR = 1.0
-"""Farther than this many length scales from every landmark none of them says much: less than e⁻¹ = 37 % of the prior's
-variance is explained by the nearest (Gaussian kernel)."""
+"""Farther than this many length scales from every landmark none of them says much: less than e⁻¹ =
+37 % of the prior's variance is explained by the nearest (Gaussian kernel)."""
 
 BEYOND = 0.5
-"""Outside the landmarks' hull by more than this many length scales, there are landmarks on one side only."""
+"""Outside the landmarks' hull by more than this many length scales, there are landmarks on one side
+only."""
 
 MOST_NAMED = 5
 
@@ -38,16 +40,20 @@ class Target:
     Args:
         name: as it is listed.
         position: (d,) in fixed space, mm.
-        covariance: (d, d), mm²: the registration's, and the point's own, where it has one, carried over and added.
+        covariance: (d, d), mm²: the registration's, and the point's own, where it has one, carried
+            over and added.
         std_mm: standard deviation along a typical axis, from the covariance.
-        radius95_mm: radius of the ball that holds the true point with probability 95 %, from the covariance.
-        tre_mm: predicted target registration error, the root mean square √(tr C) of the registration's covariance
-            alone: how well the target itself was marked is not part of it.
+        radius95_mm: radius of the ball that holds the true point with probability 95 %, from the
+            covariance.
+        tre_mm: predicted target registration error, the root mean square √(tr C) of the
+            registration's covariance alone: how well the target itself was marked is not part of
+            it.
         nearest: the landmark that is nearest to it in moving space.
         nearest_mm: how far that is (where the alignment scales: in the fixed space's millimetres).
         in_sigma: the same in length scales of the kernel (of a sum, that of its strongest part).
         outside_mm: how far it lies outside the convex hull of the landmarks; 0 inside.
-        extrapolates: whether its prediction rests on the prior more than on the landmarks (see `FAR`, `BEYOND`).
+        extrapolates: whether its prediction rests on the prior more than on the landmarks (see
+            `FAR`, `BEYOND`).
     """
 
     name: str
@@ -69,9 +75,11 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Remoteness:
-    """How far points are from the landmarks that were used: the nearest's row, mm, length scales; outside their hull.
+    """How far points are from the landmarks that were used: the nearest's row, mm, length scales;
+    outside their hull.
 
-    Measured where the kernel is: in the moving space after the alignment, which alters distances only if it scales.
+    Measured where the kernel is: in the moving space after the alignment, which alters distances
+    only if it scales.
     """
 
     nearest: np.ndarray
@@ -82,7 +90,9 @@ class Remoteness:
 
 
 def describe_targets(reg: Registration, landmarks: Landmarks | ArrayLike) -> tuple[Target, ...]:
-    """Predict named points of the moving space: position, uncertainty, predicted TRE, distance to the landmarks."""
+    """Predict named points of the moving space: position, uncertainty, predicted TRE, distance to
+    the landmarks.
+    """
     landmarks = landmarks if isinstance(landmarks, Landmarks) else Landmarks(landmarks)
     carried, alone = carry_landmarks(reg, landmarks), carry_points(reg, landmarks.points)
     arrived = GaussianPoints(carried.points, carried.covariances)
@@ -91,12 +101,20 @@ def describe_targets(reg: Registration, landmarks: Landmarks | ArrayLike) -> tup
     std, radius = arrived.std, arrived.radius(LEVEL)
     return tuple(
         Target(
-            name, carried.points[i], carried.covariances[i], float(std[i]), float(radius[i]), float(tre[i]),
-            labels[far.nearest[i]], float(far.nearest_mm[i]), float(far.in_sigma[i]), float(far.outside_mm[i]),
+            name,
+            carried.points[i],
+            carried.covariances[i],
+            float(std[i]),
+            float(radius[i]),
+            float(tre[i]),
+            labels[far.nearest[i]],
+            float(far.nearest_mm[i]),
+            float(far.in_sigma[i]),
+            float(far.outside_mm[i]),
             bool(far.extrapolates[i]),
         )
         for i, name in enumerate(carried.labels)
-    )  # fmt: skip
+    )
 
 
 def remoteness(reg: Registration, points: np.ndarray) -> Remoteness:
@@ -111,7 +129,9 @@ def remoteness(reg: Registration, points: np.ndarray) -> Remoteness:
 
 
 def main_scale(kernel: AbstractKernel) -> float:
-    """The length scale of a kernel, mm; of a sum that of the part with the largest amplitude, which says the most."""
+    """The length scale of a kernel, mm; of a sum that of the part with the largest amplitude, which
+    says the most.
+    """
     parts = list(_profiles(kernel))
     return float(max(parts, key=lambda part: part.amplitude).length_scale) if parts else np.inf
 
@@ -137,7 +157,9 @@ def extrapolation_remarks(targets: Sequence[Target]) -> Iterator[str]:
 
 
 def fle_mm(reg: Registration) -> float:
-    """FLE, mm: the root mean square distance √(tr D) between a mark and what was to be marked, of a pair."""
+    """FLE, mm: the root mean square distance √(tr D) between a mark and what was to be marked, of a
+    pair.
+    """
     return float(np.sqrt(np.mean(np.trace(reg.noise[reg.used], axis1=1, axis2=2))))
 
 

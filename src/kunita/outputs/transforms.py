@@ -1,12 +1,15 @@
-"""Transforms for other programs: a displacement field on the coarsest grid that linear interpolation allows.
+"""Transforms for other programs: a displacement field on the coarsest grid that linear
+interpolation allows.
 
-Every such program pulls back: the transform that warps the *moving image* onto fixed is a map of points from fixed to
-moving space, sampled on the fixed grid. It is written as L ∘ D: first a displacement D that is small and smooth, then
-the affine L, so that outside the field the alignment alone remains.
+Every such program pulls back: the transform that warps the *moving image* onto fixed is a map of
+points from fixed to moving space, sampled on the fixed grid. It is written as L ∘ D: first a
+displacement D that is small and smooth, then the affine L, so that outside the field the alignment
+alone remains.
 
-A straight line between two points of a curve lies on one side of it, h²u''/8 away in the middle. So the vectors of the
-field are not the displacement u itself but lie half of that on the other side: v = u − Σ h²∂²u/16, off by no more than
-the middle then is, and the same error is reached with a grid √2 times as coarse along each axis.
+A straight line between two points of a curve lies on one side of it, h²u''/8 away in the middle. So
+the vectors of the field are not the displacement u itself but lie half of that on the other side: v
+= u − Σ h²∂²u/16, off by no more than the middle then is, and the same error is reached with a grid
+√2 times as coarse along each axis.
 """
 
 import dataclasses
@@ -17,12 +20,20 @@ import numpy as np
 from kunita.data.image import Grid
 from kunita.evaluation import Evaluation
 from kunita.kernels import length_scales
-from kunita.outputs.dense import Progress, SmoothField, fineness, finest_spacing, smooth_field, spline_weights
+from kunita.outputs.dense import (
+    Progress,
+    SmoothField,
+    fineness,
+    finest_spacing,
+    smooth_field,
+    spline_weights,
+)
 from kunita.outputs.maps import NODES_PER_SCALE, displacement, faster_form, in_batches
 from kunita.registration import Registration
 
 TOLERANCE = 0.01
-"""Largest error of the interpolated transform, mm: most of it is spent on linear interpolation, the rest on splines."""
+"""Largest error of the interpolated transform, mm: most of it is spent on linear interpolation, the
+rest on splines."""
 
 SPLINE_SHARE = 0.1
 MOST_VECTORS = 20_000_000
@@ -57,7 +68,9 @@ class CompositeTransform:
 
     def total_displacement(self) -> np.ndarray:
         """L(x + u(x)) − x at the grid's points: the whole map as one field."""
-        points = self.grid.world(np.stack(np.meshgrid(*map(np.arange, self.grid.shape), indexing="ij"), axis=-1))
+        points = self.grid.world(
+            np.stack(np.meshgrid(*map(np.arange, self.grid.shape), indexing="ij"), axis=-1)
+        )
         d = self.grid.dimension
         return (points + self.displacement) @ self.affine[:d, :d].T + self.affine[:d, d] - points
 
@@ -65,7 +78,9 @@ class CompositeTransform:
 def forward_transform(
     reg: Registration, box: Grid | None = None, progress: Progress = lambda fraction: None
 ) -> CompositeTransform:
-    """Warps moving images onto fixed: as a map of points, fixed → moving. `box`: the fixed image's grid."""
+    """Warps moving images onto fixed: as a map of points, fixed → moving. `box`: the fixed image's
+    grid.
+    """
     box = box or landmark_box(reg.fixed.points, max(length_scales(reg.kernel)))
     return _composite(reg, box, reg.fixed.points, progress, inverse=False)
 
@@ -73,14 +88,19 @@ def forward_transform(
 def inverse_transform(
     reg: Registration, box: Grid | None = None, progress: Progress = lambda fraction: None
 ) -> CompositeTransform:
-    """Warps fixed images onto moving: as a map of points, moving → fixed. `box`: the moving image's grid."""
+    """Warps fixed images onto moving: as a map of points, moving → fixed. `box`: the moving image's
+    grid.
+    """
     box = box or landmark_box(reg.moving.points, max(length_scales(reg.kernel)))
     return _composite(reg, box, reg.moving.points, progress, inverse=True)
 
 
 def landmark_box(points: np.ndarray, length_scale: float) -> Grid:
     """The smallest upright box that holds the points and three length scales around them."""
-    low, high = points.min(axis=0) - MARGIN * length_scale, points.max(axis=0) + MARGIN * length_scale
+    low, high = (
+        points.min(axis=0) - MARGIN * length_scale,
+        points.max(axis=0) + MARGIN * length_scale,
+    )
     affine = np.diag(np.append(high - low, 1.0))
     affine[:-1, -1] = low
     return Grid((2,) * len(low), affine)
@@ -98,22 +118,33 @@ def _composite(
         return displacement(map_, x, affine, inverse=inverse) @ back
 
     field = smooth_field(
-        in_batches(lambda x: displace(reg.evaluation, x)), lambda exact: np.full_like(exact, SPLINE_SHARE * tolerance),
-        _divided(box, (FINE,) * d), min(length_scales(reg.kernel)) / NODES_PER_SCALE, around, progress,
-        between_voxels=True, faster=faster_form(reg.posterior, displace),
-    )  # fmt: skip
+        in_batches(lambda x: displace(reg.evaluation, x)),
+        lambda exact: np.full_like(exact, SPLINE_SHARE * tolerance),
+        _divided(box, (FINE,) * d),
+        min(length_scales(reg.kernel)) / NODES_PER_SCALE,
+        around,
+        progress,
+        between_voxels=True,
+        faster=faster_form(reg.posterior, displace),
+    )
     vectors, error = _coarsest(field, tolerance)
     return CompositeTransform(affine, _divided(box, vectors.shape[:-1]), vectors, error, tolerance)
 
 
 def upright(box: Grid) -> Grid:
-    """The box itself, or if it is sheared, which displacement fields cannot be, the rectangular one around it."""
+    """The box itself, or if it is sheared, which displacement fields cannot be, the rectangular one
+    around it.
+    """
     d, axes = box.dimension, box.affine[:-1, :-1] / box.spacing
     if np.allclose(axes.T @ axes, np.eye(d), atol=1e-6):
         return box
     u, _, vt = np.linalg.svd(axes)
     rotation = u @ vt
-    corners = box.world(np.stack(np.meshgrid(*((0, n - 1) for n in box.shape), indexing="ij"), axis=-1).reshape(-1, d))
+    corners = box.world(
+        np.stack(np.meshgrid(*((0, n - 1) for n in box.shape), indexing="ij"), axis=-1).reshape(
+            -1, d
+        )
+    )
     low, high = (edge(corners @ rotation, axis=0) for edge in (np.min, np.max))
     affine = np.eye(d + 1)
     affine[:d, :d], affine[:d, d] = rotation * np.maximum(high - low, 1e-6), rotation @ low
@@ -128,16 +159,20 @@ def _divided(box: Grid, counts: tuple[int, ...]) -> Grid:
 
 
 def _coarsest(field: SmoothField, tolerance: float) -> tuple[np.ndarray, float]:
-    """The vectors of the coarsest grid whose linear interpolation stays within the tolerance, and its error, mm.
+    """The vectors of the coarsest grid whose linear interpolation stays within the tolerance, and
+    its error, mm.
 
-    The spacing follows from the field's second derivatives; the error is then measured where the posterior is known.
-    The vectors are single numbers, which are good to 1e-6 of the displacement, as are the files that they are for.
+    The spacing follows from the field's second derivatives; the error is then measured where the
+    posterior is known. The vectors are single numbers, which are good to 1e-6 of the displacement,
+    as are the files that they are for.
     """
     field = dataclasses.replace(field, values=field.values.astype(np.float32))
     extents = (FINE - 1) * field.grid.spacing
     least, bend = finest_spacing(field.grid, MOST_VECTORS), _bend(field)
     splines = float(np.linalg.norm(field.error))
-    spacing = max(least, np.sqrt(max(tolerance - splines, SPLINE_SHARE * tolerance) / max(bend, 1e-12)))
+    spacing = max(
+        least, np.sqrt(max(tolerance - splines, SPLINE_SHARE * tolerance) / max(bend, 1e-12))
+    )
     while True:
         counts = np.maximum(np.ceil(extents / spacing).astype(int) + 1, 2)
         vectors = _vectors(field, counts, extents / (counts - 1))
@@ -149,7 +184,9 @@ def _coarsest(field: SmoothField, tolerance: float) -> tuple[np.ndarray, float]:
 
 
 def _bend(field: SmoothField) -> float:
-    """The largest |Σ ±∂²u|/16 over all signs, which times h² is the error at corners and middles of cells, 1/mm."""
+    """The largest |Σ ±∂²u|/16 over all signs, which times h² is the error at corners and middles of
+    cells, 1/mm.
+    """
     finer = [np.linspace(0, FINE - 1, 2 * len(nodes) - 1) for nodes in field.nodes]
     bends = []
     for bent, step in enumerate(field.grid.spacing):
@@ -162,11 +199,16 @@ def _bend(field: SmoothField) -> float:
 
 
 def _vectors(field: SmoothField, counts: np.ndarray, spacing: np.ndarray) -> np.ndarray:
-    """V = u − Σ h²∂²u/16 on a grid, along each axis by itself (the mixed terms are of fourth order)."""
+    """V = u − Σ h²∂²u/16 on a grid, along each axis by itself (the mixed terms are of fourth
+    order).
+    """
     weights = []
     for nodes, count, h, step in zip(field.nodes, counts, spacing, field.grid.spacing, strict=True):
         ends = np.linspace(0, FINE - 1, count)
-        weights.append(spline_weights(nodes, ends) - (h / step) ** 2 / 16 * spline_weights(nodes, ends, order=2))
+        weights.append(
+            spline_weights(nodes, ends)
+            - (h / step) ** 2 / 16 * spline_weights(nodes, ends, order=2)
+        )
     return field.combined(weights)
 
 

@@ -1,4 +1,6 @@
-"""The answer, at the top of a page: how good is this registration, what to expect of it, and what to look at twice."""
+"""The answer, at the top of a page: how good is this registration, what to expect of it, and what
+to look at twice.
+"""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
@@ -62,9 +64,15 @@ class Answer:
 
 
 def answer(document: Any, rows: LandmarkRows, doubts: Collection[str] = ()) -> Answer:
-    """From the summary of a registration and its landmarks; `doubts` are warnings that the suspects repeat."""
+    """From the summary of a registration and its landmarks; `doubts` are warnings that the suspects
+    repeat.
+    """
     badges = (solver_badge(document), calibration_badge(rows), suspects_badge(document))
-    return Answer(tuple(_tiles(document, rows.fixed.shape[1])), badges, tuple(_remarks(document, rows, doubts)))
+    return Answer(
+        tuple(_tiles(document, rows.fixed.shape[1])),
+        badges,
+        tuple(_remarks(document, rows, doubts)),
+    )
 
 
 def mm(number: float | None) -> str:
@@ -81,9 +89,10 @@ def _tiles(document: Any, dimension: int) -> Iterator[Tile]:
     before, after, loo = document["initial_error_mm"], document["residual_mm"], document["loo"]
     count = _count(document["n_landmarks"], "landmark")
     yield Tile(
-        "Landmarks, before → after", f"{mm(before)} → {mm(after)} mm",
+        "Landmarks, before → after",
+        f"{mm(before)} → {mm(after)} mm",
         f"Mean distance of {count}. A small number after says that they fit, not that the rest is right.",
-    )  # fmt: skip
+    )
     if loo is not None:
         marking = mean_distance(document["noise_mm"], dimension)
         text = f"Mean error of each landmark, predicted from the others. Marking alone would give {mm(marking)} mm."
@@ -91,17 +100,26 @@ def _tiles(document: Any, dimension: int) -> Iterator[Tile]:
     expected = document.get("expected") or {}
     for key, place in (("hull", "between the landmarks"), ("label", "inside the label")):
         found = expected.get(key)
-        if found and (key == "label" or document["n_landmarks"] > dimension):  # fewer enclose nothing
+        if found and (
+            key == "label" or document["n_landmarks"] > dimension
+        ):  # fewer enclose nothing
             yield Tile(
-                f"To expect {place}", f"{mm(found['median_radius95_mm'])} mm",
+                f"To expect {place}",
+                f"{mm(found['median_radius95_mm'])} mm",
                 f"Half of the places {_where(key)} are within this of where they are predicted, 95 % sure; the worst "
                 f"within {mm(found['worst_radius95_mm'])} mm.",
-            )  # fmt: skip
+            )
 
 
 def mean_distance(sd: float | None, dimension: int) -> float | None:
-    """The mean length √2 Γ((d+1)/2)/Γ(d/2) σ of a Gaussian error of standard deviation σ along each axis."""
-    return None if sd is None else float(sd * np.sqrt(2) * gamma((dimension + 1) / 2) / gamma(dimension / 2))
+    """The mean length √2 Γ((d+1)/2)/Γ(d/2) σ of a Gaussian error of standard deviation σ along each
+    axis.
+    """
+    return (
+        None
+        if sd is None
+        else float(sd * np.sqrt(2) * gamma((dimension + 1) / 2) / gamma(dimension / 2))
+    )
 
 
 def _where(key: str) -> str:
@@ -111,12 +129,20 @@ def _where(key: str) -> str:
 def solver_badge(document: Any) -> Badge:
     """Whether the fit ended as it should, and whether the map folds."""
     if not document["converged"]:
-        return Badge("bad", "not converged", "The solver did not converge: do not rely on this registration.")
+        return Badge(
+            "bad", "not converged", "The solver did not converge: do not rely on this registration."
+        )
     least = document["min_jacobian"]
     if least is None:
-        return Badge("doubt", "converged", "The solver converged, but the Jacobian is not a number everywhere.")
+        return Badge(
+            "doubt",
+            "converged",
+            "The solver converged, but the Jacobian is not a number everywhere.",
+        )
     if least <= 0:
-        return Badge("bad", "folds", f"The smallest Jacobian determinant is {least:.2g}: the map folds.")
+        return Badge(
+            "bad", "folds", f"The smallest Jacobian determinant is {least:.2g}: the map folds."
+        )
     text = f"The solver converged. No fold was found: the smallest Jacobian determinant is {least:.2f}."
     return Badge("good", "converged", text)
 
@@ -124,9 +150,9 @@ def solver_badge(document: Any) -> Badge:
 def calibration_badge(rows: LandmarkRows) -> Badge:
     """Whether landmarks that were left out fell inside their regions as often as these promise.
 
-    Coverage of n honest regions of probability p is binomial; a count that is so small, or so large, once in a hundred
-    times or less counts against them. (Left-out predictions of one case are not quite independent, and three counts
-    are looked at: it is a rule, not a test.)
+    Coverage of n honest regions of probability p is binomial; a count that is so small, or so
+    large, once in a hundred times or less counts against them. (Left-out predictions of one case
+    are not quite independent, and three counts are looked at: it is a rule, not a test.)
     """
     known = np.isfinite(rows.loo_chi2)
     n, d = int(known.sum()), rows.fixed.shape[1]
@@ -135,8 +161,14 @@ def calibration_badge(rows: LandmarkRows) -> Badge:
         return Badge("unknown", "calibration not judged", text)
     if n < LEAST_TOLD:
         left = "none could be" if n == 0 else "one was" if n == 1 else f"{n} were"
-        return Badge("unknown", "calibration untested", f"Too few landmarks to test the uncertainty: {left} left out.")
-    half, most = (int(k) for k in scores.covered(scores.pit(rows.loo_chi2[known], d), (0.5, 0.95)).sum(axis=0))
+        return Badge(
+            "unknown",
+            "calibration untested",
+            f"Too few landmarks to test the uncertainty: {left} left out.",
+        )
+    half, most = (
+        int(k) for k in scores.covered(scores.pit(rows.loo_chi2[known], d), (0.5, 0.95)).sum(axis=0)
+    )
     low = int(binom.ppf(RARE, n, 0.95))
     text = (
         f"{most} of {n} landmarks that were left out lie inside their 95 % region "
@@ -149,7 +181,9 @@ def calibration_badge(rows: LandmarkRows) -> Badge:
         return Badge("bad", "too sure", f"{text} {share}: the uncertainty is too small.")
     if half > binom.isf(RARE, n, 0.5):
         share = f"{half} lie inside their 50 % region already"
-        return Badge("doubt", "cautious", f"{text} {share}: the uncertainty is larger than it need be.")
+        return Badge(
+            "doubt", "cautious", f"{text} {share}: the uncertainty is larger than it need be."
+        )
     return Badge("good", "calibrated", text)
 
 
@@ -157,7 +191,9 @@ def suspects_badge(document: Any) -> Badge:
     """Whether any landmark looks wrong."""
     names = document["suspects"]
     if not names and document["n_landmarks"] < LEAST_COMPARED:
-        return Badge("unknown", "suspects unknown", "Too few landmarks to tell whether one of them is wrong.")
+        return Badge(
+            "unknown", "suspects unknown", "Too few landmarks to tell whether one of them is wrong."
+        )
     if not names:
         return Badge("good", "no suspects", "No landmark disagrees with the others.")
     return Badge("bad", _count(len(names), "suspect"), f"Check first: {_listed(names)}.")
@@ -178,9 +214,10 @@ def _remarks(document: Any, rows: LandmarkRows, doubts: Collection[str]) -> Iter
         share = ((document.get("expected") or {}).get(key) or {}).get("extrapolating", 0.0)
         if share > WORTH_SAYING:
             yield Remark(
-                "warning", f"{100 * share:.0f} % of the {place} is far from every landmark: there the prior "
+                "warning",
+                f"{100 * share:.0f} % of the {place} is far from every landmark: there the prior "
                 "says more than the landmarks do",
-            )  # fmt: skip
+            )
 
 
 def _listed(names: Sequence[str]) -> str:

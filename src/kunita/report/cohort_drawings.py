@@ -20,9 +20,15 @@ from kunita.report.drawings import Drawing
 def case_drawings(cases: Sequence[Shown]) -> Iterator[Drawing]:
     """Every case: its errors and its coverage."""
     rows = [
-        figures.CaseErrors(one.case.name, one.errors_mm, one.inside, float(one.case.distances.mean()),
-                           float(one.rigid_mm.mean())) for one in by_error(cases)
-    ]  # fmt: skip
+        figures.CaseErrors(
+            one.case.name,
+            one.errors_mm,
+            one.inside,
+            float(one.case.distances.mean()),
+            float(one.rigid_mm.mean()),
+        )
+        for one in by_error(cases)
+    ]
     best, worst = best_and_worst(cases)
     alt = (
         f"mean error of {len(rows)} cases before, with rigid alignment and with {OWN}: from {mm(best.mean_mm)} to "
@@ -43,9 +49,7 @@ def case_drawings(cases: Sequence[Shown]) -> Iterator[Drawing]:
 def study_drawings(shown: Pictured) -> Iterator[Drawing]:
     """Is the uncertainty true, how large are the errors, does it know which?"""
     inside = float(np.mean(shown.own.pits <= 0.95))
-    alt = (
-        f"share of left-out landmarks inside their regions against the nominal level; {OWN}: {percent(inside)} at 95 %"
-    )
+    alt = f"share of left-out landmarks inside their regions against the nominal level; {OWN}: {percent(inside)} at 95 %"
     caption = (
         "On the diagonal the uncertainty is honest; below it is too small, above larger than it need be. The band is "
         f"the 95 % interval of {OWN} over cases."
@@ -56,21 +60,32 @@ def study_drawings(shown: Pictured) -> Iterator[Drawing]:
         "Flat is honest: the band is what chance does, two standard errors. High at the right, errors are larger than "
         "predicted; high at the left, smaller."
     )
-    alt = f"histogram of where {len(shown.own.pits)} landmarks fell in their predicted distributions"
+    alt = (
+        f"histogram of where {len(shown.own.pits)} landmarks fell in their predicted distributions"
+    )
     drawn = figures.transform_histogram(shown.own)
-    yield _drawing("transform", f"Where landmarks fell in their regions, {OWN}", drawn, alt, caption)
+    yield _drawing(
+        "transform", f"Where landmarks fell in their regions, {OWN}", drawn, alt, caption
+    )
     yield from _compared(shown)
 
 
 def _compared(shown: Pictured) -> Iterator[Drawing]:
     means = ", ".join(f"{one.label} {mm(float(one.errors_mm.mean()))}" for one in shown.errors)
-    caption = (
-        "Boxes: quartiles of all landmarks, whiskers to the last one within 1.5 times the box; dots: means of cases."
-    )
+    caption = "Boxes: quartiles of all landmarks, whiskers to the last one within 1.5 times the box; dots: means of cases."
     drawn = figures.method_errors(shown.errors, OWN)
-    yield _drawing("method-errors", "Errors of every method", drawn, f"boxes of errors; means in mm: {means}", caption)
+    yield _drawing(
+        "method-errors",
+        "Errors of every method",
+        drawn,
+        f"boxes of errors; means in mm: {means}",
+        caption,
+    )
     caption = f"Right of zero, {OWN} is closer. Dots: cases; diamonds: means, with their 95 % interval over cases."
-    drawn, alt = figures.method_differences(shown.errors, OWN), f"paired differences of every method and {OWN}, by case"
+    drawn, alt = (
+        figures.method_differences(shown.errors, OWN),
+        f"paired differences of every method and {OWN}, by case",
+    )
     yield _drawing("differences", f"Errors more than {OWN}'s, case by case", drawn, alt, caption)
     for one in shown.sparsified:
         if one.label == OWN:
@@ -98,7 +113,9 @@ def own_calibration(pits: np.ndarray, levels: np.ndarray, band: np.ndarray) -> D
 def profile_drawing(profile: EvidenceProfile) -> Drawing:
     """The evidence of a cohort against the length scale."""
     interval = (profile.low, profile.high) if np.isfinite(profile.low) else None
-    drawn = evidence_curve(profile.scales_mm, profile.log_evidence, profile.chosen_mm, interval, profile.decided)
+    drawn = evidence_curve(
+        profile.scales_mm, profile.log_evidence, profile.chosen_mm, interval, profile.decided
+    )
     alt = f"log evidence of all cases against length scale; {profile.chosen_mm:.3g} mm was learned"
     caption = (
         f"All cases together, {profile.num_landmarks} landmarks. Of the small-deformation model, amplitude and noise "

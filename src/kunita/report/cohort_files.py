@@ -9,7 +9,9 @@ from kunita.io.provenance import provenance
 
 
 def cohort_origin(table: Path, command: str | None, prior: Path | None = None) -> Any:
-    """Where the numbers of a cohort come from: its table and every file of landmarks, with their checksums."""
+    """Where the numbers of a cohort come from: its table and every file of landmarks, with their
+    checksums.
+    """
     listed = (pair for files in read_case_table(table) for pair in _landmark_files(files))
     return provenance({"table of cases": table, "prior": prior, **dict(listed)}, command)
 

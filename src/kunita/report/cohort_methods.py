@@ -20,7 +20,9 @@ HOW_LEARNED = {
 }
 
 
-def study_methods(settings: Any, learning: Learning, mine: MethodRow, rigid: MethodRow, prior: Prior, d: int) -> str:
+def study_methods(
+    settings: Any, learning: Learning, mine: MethodRow, rigid: MethodRow, prior: Prior, d: int
+) -> str:
     """What was done in a leave-one-out study, and what came out.
 
     Args:
@@ -30,41 +32,60 @@ def study_methods(settings: Any, learning: Learning, mine: MethodRow, rigid: Met
         prior: one of those that were used.
         d: the dimension of space.
     """
-    how = "the others were registered again" if settings.exact else "it was taken out in closed form, to first order"
-    covered = between(*map(percent, (mine.coverage_95, mine.coverage_95_low, mine.coverage_95_high)))
-    return " ".join((
-        f"{mine.landmarks} pairs of homologous landmarks of {mine.cases} cases in {d}-D were registered with "
-        f"{program(kunita.__version__, prior.model, prior.align)}",
-        f"Each landmark was left out in turn: {how}, and it was predicted with its uncertainty.",
-        f"Kernel and noise {HOW_LEARNED[learning]}{'' if learning is Learning.GIVEN else WEAKLY}.",
-        f"The mean error of left-out landmarks was {_millimetres(mine)}, with rigid alignment alone",
-        f"{_millimetres(rigid)};",
-        f"{covered} of them fell inside their 95 % regions, and the mean negative log density was {mine.nll:.2f} nats "
-        f"(rigid alignment with a constant standard deviation: {rigid.nll:.2f}).",
-        *_intervals(mine, settings),
-    ))  # fmt: skip
+    how = (
+        "the others were registered again"
+        if settings.exact
+        else "it was taken out in closed form, to first order"
+    )
+    covered = between(
+        *map(percent, (mine.coverage_95, mine.coverage_95_low, mine.coverage_95_high))
+    )
+    return " ".join(
+        (
+            f"{mine.landmarks} pairs of homologous landmarks of {mine.cases} cases in {d}-D were registered with "
+            f"{program(kunita.__version__, prior.model, prior.align)}",
+            f"Each landmark was left out in turn: {how}, and it was predicted with its uncertainty.",
+            f"Kernel and noise {HOW_LEARNED[learning]}{'' if learning is Learning.GIVEN else WEAKLY}.",
+            f"The mean error of left-out landmarks was {_millimetres(mine)}, with rigid alignment alone",
+            f"{_millimetres(rigid)};",
+            f"{covered} of them fell inside their 95 % regions, and the mean negative log density was {mine.nll:.2f} nats "
+            f"(rigid alignment with a constant standard deviation: {rigid.nll:.2f}).",
+            *_intervals(mine, settings),
+        )
+    )
 
 
 def prior_methods(prior: Prior) -> str:
     """How a prior was learned."""
-    return " ".join((
-        f"{prior.num_landmarks} pairs of homologous landmarks of {len(prior.cases)} cases were modelled with "
-        f"{program(kunita.__version__, prior.model, prior.align)}",
-        "Kernel and noise maximised the summed marginal likelihood of all cases, with weakly informative log-normal "
-        f"priors on the parameters: {describe_kernel(prior.kernel)}{_noise(prior)}.",
-        *(f"The {one.name} was {one.value:.3g} (95 % from {one.low:.3g} to {one.high:.3g})."
-          for one in prior.chosen if one.decided),
-        *(f"The cases did not determine the {name}." for name in prior.undecided),
-    ))  # fmt: skip
+    return " ".join(
+        (
+            f"{prior.num_landmarks} pairs of homologous landmarks of {len(prior.cases)} cases were modelled with "
+            f"{program(kunita.__version__, prior.model, prior.align)}",
+            "Kernel and noise maximised the summed marginal likelihood of all cases, with weakly informative log-normal "
+            f"priors on the parameters: {describe_kernel(prior.kernel)}{_noise(prior)}.",
+            *(
+                f"The {one.name} was {one.value:.3g} (95 % from {one.low:.3g} to {one.high:.3g})."
+                for one in prior.chosen
+                if one.decided
+            ),
+            *(f"The cases did not determine the {name}." for name in prior.undecided),
+        )
+    )
 
 
 def _noise(prior: Prior) -> str:
     known = "" if prior.noise_mm is None else f", noise {prior.noise_mm:.3g} mm per axis"
-    return known + ("" if prior.noise_factor == 1.0 else f", noise {prior.noise_factor:.3g} times what the files say")
+    return known + (
+        ""
+        if prior.noise_factor == 1.0
+        else f", noise {prior.noise_factor:.3g} times what the files say"
+    )
 
 
 def _millimetres(row: MethodRow) -> str:
-    ends = [f"{end:.2f}" if end is not None else "–" for end in (row.error_low_mm, row.error_high_mm)]
+    ends = [
+        f"{end:.2f}" if end is not None else "–" for end in (row.error_low_mm, row.error_high_mm)
+    ]
     return between(f"{row.error_mm:.2f} mm", *ends)
 
 

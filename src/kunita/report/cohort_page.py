@@ -1,4 +1,6 @@
-"""One self-contained page about a cohort: a leave-one-out study of it, or a prior that was learned on it."""
+"""One self-contained page about a cohort: a leave-one-out study of it, or a prior that was learned
+on it.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +22,12 @@ from kunita.outputs.profile import EvidenceProfile
 from kunita.prior import Prior
 from kunita.report.answer import Answer
 from kunita.report.cohort_answer import learning_remarks, prior_answer, study_answer
-from kunita.report.cohort_drawings import case_drawings, own_calibration, profile_drawing, study_drawings
+from kunita.report.cohort_drawings import (
+    case_drawings,
+    own_calibration,
+    profile_drawing,
+    study_drawings,
+)
 from kunita.report.cohort_methods import prior_methods, study_methods
 from kunita.report.cohort_tables import Shown, by_error, case_table, landmark_table, method_table
 from kunita.report.drawings import Drawing
@@ -29,9 +36,14 @@ from kunita.report.page import origin_facts, rendered
 from kunita.report.tables import MOST_ROWS, Table, input_table
 
 SECTIONS = (
-    ("answer", "Answer"), ("cases", "Cases"), ("figures", "Figures"), ("comparison", "Methods compared"),
-    ("landmarks", "Landmarks"), ("provenance", "Provenance"), ("methods", "Methods"),
-)  # fmt: skip
+    ("answer", "Answer"),
+    ("cases", "Cases"),
+    ("figures", "Figures"),
+    ("comparison", "Methods compared"),
+    ("landmarks", "Landmarks"),
+    ("provenance", "Provenance"),
+    ("methods", "Methods"),
+)
 
 PATHS = ("cases", "prior")
 """Settings that are files: only their names are shown."""
@@ -88,36 +100,58 @@ def study_page(subject: Studied) -> str:
     rows = {row.method: row for row in tables["methods"]}
     apart = next(row for row in tables["differences"] if (row.method, row.less) == (OWN, "rigid"))
     answer = study_answer((*tables["methods"], *tables["regions"]), apart, mine, draws, cases)
-    words = study_methods(settings, subject.learning, rows[OWN], rows["rigid"], cases[0].prior, cases[0].case.dimension)
+    words = study_methods(
+        settings,
+        subject.learning,
+        rows[OWN],
+        rows["rigid"],
+        cases[0].prior,
+        cases[0].case.dimension,
+    )
     how = "by exact refits" if settings.exact else "in closed form, to first order"
     return _cohort_page(
-        "leave-one-out of a cohort", PurePath(settings.cases).name,
+        "leave-one-out of a cohort",
+        PurePath(settings.cases).name,
         f"Every landmark left out, {how}; {subject.learning.value}.",
-        dataclasses.replace(answer, remarks=learning_remarks(subject.learning)), cases, subject.origin,
-        figures=tuple(study_drawings(pictured(single, draws))), findings=experiment.findings,
-        comparison=method_table(tables["methods"], tables["regions"]), words=words,
+        dataclasses.replace(answer, remarks=learning_remarks(subject.learning)),
+        cases,
+        subject.origin,
+        figures=tuple(study_drawings(pictured(single, draws))),
+        findings=experiment.findings,
+        comparison=method_table(tables["methods"], tables["regions"]),
+        words=words,
         facts=tuple(_settings(dataclasses.asdict(settings))),
         chance=f"bootstrap over cases, seed {settings.seed}, {settings.resamples} resamples; none elsewhere",
-    )  # fmt: skip
+    )
 
 
 def prior_page(subject: Learned) -> str:
     """The page of `kunita tune` as HTML."""
     cases = tuple(
         Shown(f"case-{k + 1}", case, held, rigid, subject.prior)
-        for k, (case, held, rigid) in enumerate(zip(subject.cases, subject.held, subject.rigid_mm, strict=True))
+        for k, (case, held, rigid) in enumerate(
+            zip(subject.cases, subject.held, subject.rigid_mm, strict=True)
+        )
     )
     predicted, draws = joined(OWN, subject.held), scores.case_draws(len(cases), 0)
     answer = prior_answer(subject.prior, method_row(predicted, draws), predicted, draws, cases)
     return _cohort_page(
-        "prior of a cohort", subject.name, "Kernel and noise that maximise the summed evidence of all cases", answer,
-        cases, subject.origin, figures=tuple(_prior_drawings(subject.profile, predicted, draws)),
-        words=prior_methods(subject.prior), facts=tuple(_settings(dataclasses.asdict(subject.lesson))),
+        "prior of a cohort",
+        subject.name,
+        "Kernel and noise that maximise the summed evidence of all cases",
+        answer,
+        cases,
+        subject.origin,
+        figures=tuple(_prior_drawings(subject.profile, predicted, draws)),
+        words=prior_methods(subject.prior),
+        facts=tuple(_settings(dataclasses.asdict(subject.lesson))),
         chance=f"bootstrap over cases, seed 0, {len(draws)} resamples; none elsewhere",
-    )  # fmt: skip
+    )
 
 
-def _prior_drawings(profile: EvidenceProfile | None, predicted: Collected, draws: np.ndarray) -> Iterator[Drawing]:
+def _prior_drawings(
+    profile: EvidenceProfile | None, predicted: Collected, draws: np.ndarray
+) -> Iterator[Drawing]:
     if profile is not None:
         yield profile_drawing(profile)
     levels, band = np.array(scores.CALIBRATION_LEVELS), coverage_band(predicted, draws)[1:]
@@ -128,29 +162,58 @@ def _studied_cases(tried: Sequence[Tried]) -> tuple[Shown, ...]:
     """Our own method on every case, and rigid alignment beside it."""
     mine, rigid = ([one for one in tried if one.method == name] for name in (OWN, "rigid"))
     return tuple(
-        Shown(f"case-{k + 1}", one.case, one.alone, other.alone.predictions.errors, one.prior,
-              float(one.region.predictions.errors.mean()))
-        for k, (one, other) in enumerate(zip(mine, rigid, strict=True)) if one.prior is not None
-    )  # fmt: skip
+        Shown(
+            f"case-{k + 1}",
+            one.case,
+            one.alone,
+            other.alone.predictions.errors,
+            one.prior,
+            float(one.region.predictions.errors.mean()),
+        )
+        for k, (one, other) in enumerate(zip(mine, rigid, strict=True))
+        if one.prior is not None
+    )
 
 
 def _cohort_page(
-    kind: str, title: str, subtitle: str, answer: Answer, cases: Sequence[Shown], origin: Any,
-    *, words: str, facts: tuple[tuple[str, str], ...], chance: str, figures: tuple[Drawing, ...],
-    comparison: Table | None = None, findings: Sequence[str] = (),
-) -> str:  # fmt: skip
+    kind: str,
+    title: str,
+    subtitle: str,
+    answer: Answer,
+    cases: Sequence[Shown],
+    origin: Any,
+    *,
+    words: str,
+    facts: tuple[tuple[str, str], ...],
+    chance: str,
+    figures: tuple[Drawing, ...],
+    comparison: Table | None = None,
+    findings: Sequence[str] = (),
+) -> str:
     """What both pages have: the answer, the cases, figures, landmarks, provenance and methods."""
     there = {"figures": bool(figures), "comparison": comparison is not None}
     shown = by_error(cases)[:MOST_ROWS]
     return rendered(
-        "cohort.html", kind, title, subtitle,
+        "cohort.html",
+        kind,
+        title,
+        subtitle,
         [(anchor, name) for anchor, name in SECTIONS if there.get(anchor, True)],
-        answer=answer, findings=findings, case_figures=tuple(case_drawings(cases)), case_table=case_table(cases),
-        figures=figures, comparison=comparison, details=[(one, landmark_table(one)) for one in shown],
-        provenance=tuple(_provenance(origin, facts, chance)), inputs=input_table(origin["inputs"]), methods=words,
-        citations=citations({"version": kunita.__version__}), created=origin.get("created"), notices="",
+        answer=answer,
+        findings=findings,
+        case_figures=tuple(case_drawings(cases)),
+        case_table=case_table(cases),
+        figures=figures,
+        comparison=comparison,
+        details=[(one, landmark_table(one)) for one in shown],
+        provenance=tuple(_provenance(origin, facts, chance)),
+        inputs=input_table(origin["inputs"]),
+        methods=words,
+        citations=citations({"version": kunita.__version__}),
+        created=origin.get("created"),
+        notices="",
         scripts=("page.js", "cohort.js"),
-    )  # fmt: skip
+    )
 
 
 def _settings(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -168,7 +231,9 @@ def _said(value: Any) -> str:
     return ", ".join(f"{one:g} mm" for one in value) if isinstance(value, tuple) else str(value)
 
 
-def _provenance(origin: Any, facts: Sequence[tuple[str, str]], chance: str) -> Iterator[tuple[str, str]]:
+def _provenance(
+    origin: Any, facts: Sequence[tuple[str, str]], chance: str
+) -> Iterator[tuple[str, str]]:
     yield from origin_facts(origin)
     yield "random numbers", chance
     yield "settings", "; ".join(f"{name}: {value}" for name, value in facts)

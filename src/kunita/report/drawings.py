@@ -25,7 +25,9 @@ HISTOGRAM_NODES = 60_000
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """A figure: an `<svg>` (or several) with its title and what it says; colour bar and width where they matter."""
+    """A figure: an `<svg>` (or several) with its title and what it says; colour bar and width where
+    they matter.
+    """
 
     name: str
     title: str
@@ -36,7 +38,12 @@ class Drawing:
 
 
 def drawings(
-    reg: Registration, rows: LandmarkRows, document: Any, found: Maps | None, seen: Readout | None, layers: Layers
+    reg: Registration,
+    rows: LandmarkRows,
+    document: Any,
+    found: Maps | None,
+    seen: Readout | None,
+    layers: Layers,
 ) -> Iterator[Drawing]:
     """Every figure that there is something to draw for."""
     if found is not None and seen is not None:
@@ -54,7 +61,9 @@ def drawings(
 
 
 def _around(reg: Registration, rows: LandmarkRows) -> Readout | None:
-    """The posterior in a box around the landmarks, where an image ends sooner; None where it cannot be had."""
+    """The posterior in a box around the landmarks, where an image ends sooner; None where it cannot
+    be had.
+    """
     try:
         return readout(maps(reg, box_grid(box_around(rows.fixed, rows.predicted))))
     except InverseError:
@@ -71,23 +80,32 @@ def _grid(reg: Registration, rows: LandmarkRows, seen: Readout) -> Drawing:
     )
     planes = "planes through the middle of the landmarks" if len(drawn) > 1 else "the plane"
     return Drawing(
-        "grid", "Deformed grid and its uncertainty", f'<div class="plane-row">{frames}</div>',
+        "grid",
+        "Deformed grid and its uncertainty",
+        f'<div class="plane-row">{frames}</div>',
         f"A regular grid after the deformation, over FC: {planes}. ○ marked, + predicted landmarks with their 95 % "
-        "ellipses; dashed: where each came from. FC is the paper's measure of uncertainty.", len(drawn) > 1, scale,
-    )  # fmt: skip
+        "ellipses; dashed: where each came from. FC is the paper's measure of uncertainty.",
+        len(drawn) > 1,
+        scale,
+    )
 
 
 def _slices(found: Maps, layers: Layers, rows: LandmarkRows) -> Drawing:
     through = "the label" if layers.inside is not None else "the middle of the landmarks"
     where = f"Planes through {through}: the" if found.grid.dimension == 3 else "The"
     caption = f"{where} fixed image, the warped one beside it, and the 95 % radius in mm over the fixed one."
-    drawn = svg(overview(found, layers, rows), "planes of the fixed image, of the warped one and of the 95 % radius")
+    drawn = svg(
+        overview(found, layers, rows),
+        "planes of the fixed image, of the warped one and of the 95 % radius",
+    )
     return Drawing("slices", "Images and uncertainty", drawn, caption, wide=True)
 
 
 def _errors(rows: LandmarkRows) -> Drawing:
     before = np.linalg.norm(rows.fixed - rows.moving, axis=1)
-    figure = figures.landmark_errors(rows.names, before, rows.residuals, rows.loo_errors, rows.suspect)
+    figure = figures.landmark_errors(
+        rows.names, before, rows.residuals, rows.loo_errors, rows.suspect
+    )
     alt = (
         f"errors of {len(rows.names)} landmarks: before {np.mean(before):.2g} mm, after "
         f"{np.mean(rows.residuals):.2g} mm on average; the table below has the numbers"
@@ -104,7 +122,12 @@ def _calibration(rows: LandmarkRows) -> Drawing:
     inside = np.mean(pits <= 0.95)
     alt = f"share of left-out landmarks inside their regions against the nominal level; {100 * inside:.0f} % at 95 %"
     caption = "On the diagonal the uncertainty is honest; below it is too small, above larger than it need be."
-    return Drawing("calibration", "Is the uncertainty true?", svg(figures.calibration_curve(pits), alt), caption)
+    return Drawing(
+        "calibration",
+        "Is the uncertainty true?",
+        svg(figures.calibration_curve(pits), alt),
+        caption,
+    )
 
 
 def _jacobian(found: Maps, least: float | None) -> Drawing:
@@ -119,9 +142,18 @@ def _jacobian(found: Maps, least: float | None) -> Drawing:
 def _history(reg: Registration) -> Drawing:
     stages = len({row.noise_factor for row in reg.history})
     alt = f"energy and gap over {reg.iterations} iterations; the gap ends at {reg.gap_mm:.1e} mm"
-    more = f"Continuation: the noise was lowered in {stages} stages." if stages > 1 else "No continuation was needed."
+    more = (
+        f"Continuation: the noise was lowered in {stages} stages."
+        if stages > 1
+        else "No continuation was needed."
+    )
     caption = f"The gap is how far a landmark would still move, at most. {more}"
-    return Drawing("history", "How the solver got there", svg(figures.solver_history(reg.history), alt), caption)
+    return Drawing(
+        "history",
+        "How the solver got there",
+        svg(figures.solver_history(reg.history), alt),
+        caption,
+    )
 
 
 def _evidence(reg: Registration) -> Iterator[Drawing]:

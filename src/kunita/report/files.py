@@ -1,4 +1,6 @@
-"""The files of a result: what each means, and how to open it in Slicer, with ANTs and with SimpleITK."""
+"""The files of a result: what each means, and how to open it in Slicer, with ANTs and with
+SimpleITK.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,11 +55,15 @@ class ResultFile:
 
 
 def result_files(
-    files: Sequence[tuple[str, str]], dimension: int, spacings: Mapping[str, Sequence[float]] = MISSING
+    files: Sequence[tuple[str, str]],
+    dimension: int,
+    spacings: Mapping[str, Sequence[float]] = MISSING,
 ) -> tuple[ResultFile, ...]:
-    """Pairs of usual name and name in the folder, explained; sidecars and files of a whole dataset are not.
+    """Pairs of usual name and name in the folder, explained; sidecars and files of a whole dataset
+    are not.
 
-    In 2-D the transforms speak of millimetres as the registration did: `spacings` of the moving and the fixed picture.
+    In 2-D the transforms speak of millimetres as the registration did: `spacings` of the moving and
+    the fixed picture.
     """
     return tuple(
         ResultFile(name, meaning, tuple(_openings(usual, name, dimension, spacings)))
@@ -72,7 +78,9 @@ def _meaning(usual: str) -> str | None:
     return MEANINGS.get(usual, None if sidecar else MEANINGS.get(stem))
 
 
-def _openings(usual: str, name: str, dimension: int, spacings: Mapping[str, Sequence[float]]) -> Iterator[Opening]:
+def _openings(
+    usual: str, name: str, dimension: int, spacings: Mapping[str, Sequence[float]]
+) -> Iterator[Opening]:
     """The commands; names are quoted as Python and the shell want them (they have no spaces: ours)."""
     stem, _, suffix = usual.partition(".")
     if usual == "load_in_slicer.py":
@@ -91,12 +99,18 @@ def _openings(usual: str, name: str, dimension: int, spacings: Mapping[str, Sequ
         yield Opening(SLICER, f'slicer.util.loadModel("{name}")')
     elif usual == "registration.h5":
         yield Opening("Kunita (Python)", f'import kunita; reg = kunita.load("{name}")')
-        yield Opening("Kunita (shell)", f"kunita predict {name} POINTS.csv --out predicted_points.csv")
+        yield Opening(
+            "Kunita (shell)", f"kunita predict {name} POINTS.csv --out predicted_points.csv"
+        )
     elif suffix == "csv":  # the first line states the frame; a name may have a # in it
-        yield Opening("pandas (Python)", f'import pandas; table = pandas.read_csv("{name}", skiprows=1)')
+        yield Opening(
+            "pandas (Python)", f'import pandas; table = pandas.read_csv("{name}", skiprows=1)'
+        )
 
 
-def _transform(stem: str, name: str, dimension: int, spacings: Mapping[str, Sequence[float]]) -> Iterator[Opening]:
+def _transform(
+    stem: str, name: str, dimension: int, spacings: Mapping[str, Sequence[float]]
+) -> Iterator[Opening]:
     """Images one way and points the other: the same file does both."""
     image, onto = ("MOVING", "FIXED") if stem == "forward_xfm" else ("FIXED", "MOVING")
     if dimension == 3:
@@ -105,7 +119,10 @@ def _transform(stem: str, name: str, dimension: int, spacings: Mapping[str, Sequ
         return
     form = "nii.gz" if dimension == 3 else "png"
     out = f"{image.lower()}_on_{onto.lower()}.{form}"
-    yield Opening(ANTS, f"antsApplyTransforms -d {dimension} -i {image}.{form} -r {onto}.{form} -t {name} -o {out}")
+    yield Opening(
+        ANTS,
+        f"antsApplyTransforms -d {dimension} -i {image}.{form} -r {onto}.{form} -t {name} -o {out}",
+    )
     frame = " (x, y, z in LPS)" if dimension == 3 else ""
     points = f"antsApplyTransformsToPoints -d {dimension} -i {onto}_points.csv -o moved_points.csv -t {name}"
     yield Opening(f"ANTs, points{frame}", points)

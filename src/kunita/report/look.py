@@ -16,7 +16,16 @@ from kunita.outputs.maps import Maps
 from kunita.outputs.summary import LandmarkRows
 from kunita.outputs.targets import BEYOND, FAR, main_scale
 from kunita.registration import Registration
-from kunita.report.planes import Colours, Picture, View, box_around, outline_path, picture_address, plane_svg, views
+from kunita.report.planes import (
+    Colours,
+    Picture,
+    View,
+    box_around,
+    outline_path,
+    picture_address,
+    plane_svg,
+    views,
+)
 from kunita.report.readout import Readout
 from kunita.report.volumes import BORDERS, coarse, grey_window, scale_top, volumes
 
@@ -51,7 +60,9 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A plane, with its title, and its share of the width of all, %: side by side they have one scale."""
+    """A plane, with its title, and its share of the width of all, %: side by side they have one
+    scale.
+    """
 
     title: str
     drawing: str
@@ -113,9 +124,11 @@ def nothing(reason: str) -> Look:
 def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, layers: Layers) -> Look:
     """Volumes where there is a fixed image in 3-D, planes else."""
     common = {
-        "readout": seen.document, "landmarks": _landmarks(reg, rows), "reach": _reach(reg),
+        "readout": seen.document,
+        "landmarks": _landmarks(reg, rows),
+        "reach": _reach(reg),
         "start": _start(rows, found, layers).tolist(),
-    }  # fmt: skip
+    }
     blob = ("readout", _base64(gzip.compress(seen.coefficients.tobytes(), 6, mtime=0)))
     if found.grid.dimension == 3 and layers.fixed is not None:
         made = _volume_look(found, layers)
@@ -125,9 +138,13 @@ def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, laye
     note = f"{made.note} {_exactness(error, float(np.median(_radii(rows))))}"
     three = found.grid.dimension == 3
     return dataclasses.replace(
-        made, note=note, data={**common, **made.data, "kind": made.kind}, blobs=(blob, *made.blobs),
-        axes=("R", "A", "S") if three else ("x", "y"), frame="RAS" if three else "IMAGE: x right, y down",
-    )  # fmt: skip
+        made,
+        note=note,
+        data={**common, **made.data, "kind": made.kind},
+        blobs=(blob, *made.blobs),
+        axes=("R", "A", "S") if three else ("x", "y"),
+        frame="RAS" if three else "IMAGE: x right, y down",
+    )
 
 
 def _radii(rows: LandmarkRows) -> np.ndarray:
@@ -139,33 +156,44 @@ def _exactness(error_mm: float, radius_mm: float) -> str:
     if not error_mm <= NOT_EXACT * radius_mm:
         size = f"{error_mm:.2g} mm" if error_mm < 1 else "a millimetre and more"
         return f"The deformation is too violent for this page: numbers of a click err by up to {size}, in places."
-    return f"Numbers of a click are within {error_mm:.1g} mm of the posterior, where that was checked."
+    return (
+        f"Numbers of a click are within {error_mm:.1g} mm of the posterior, where that was checked."
+    )
 
 
 def _reach(reg: Registration) -> dict[str, Any]:
-    """What the page needs to say that a place is far from the landmarks, as `outputs.targets.remoteness` does.
+    """What the page needs to say that a place is far from the landmarks, as
+    `outputs.targets.remoteness` does.
 
-    Distances are measured after the alignment's matrix; `sides` are half-spaces whose intersection is the hull: how far
-    a place is above one of them it is outside the hull, at least.
+    Distances are measured after the alignment's matrix; `sides` are half-spaces whose intersection
+    is the hull: how far a place is above one of them it is outside the hull, at least.
     """
     turn, scale = np.asarray(reg.posterior.alignment.matrix), main_scale(reg.kernel)
     hull = hull_of(reg.moving.points[reg.used] @ turn.T)
     normals = hull.sides[:, :-1] @ hull.axes.T
     offsets = hull.sides[:, -1] - normals @ hull.middle
     return {
-        "turn": turn.tolist(), "sides": np.c_[normals, offsets].tolist(),
-        "far": FAR * scale if np.isfinite(scale) else None, "beyond": BEYOND * scale if np.isfinite(scale) else None,
-    }  # fmt: skip
+        "turn": turn.tolist(),
+        "sides": np.c_[normals, offsets].tolist(),
+        "far": FAR * scale if np.isfinite(scale) else None,
+        "beyond": BEYOND * scale if np.isfinite(scale) else None,
+    }
 
 
 def _landmarks(reg: Registration, rows: LandmarkRows) -> list[dict[str, Any]]:
     stds = GaussianPoints(rows.predicted, rows.covariances).std
     rounded = lambda point: [round(float(x), 3) for x in point]
     return [
-        {"name": name, "moving": rounded(rows.moving[i]), "predicted": rounded(rows.predicted[i]),
-         "std": round(float(stds[i]), 4), "used": bool(reg.used[i]), "suspect": bool(rows.suspect[i])}
+        {
+            "name": name,
+            "moving": rounded(rows.moving[i]),
+            "predicted": rounded(rows.predicted[i]),
+            "std": round(float(stds[i]), 4),
+            "used": bool(reg.used[i]),
+            "suspect": bool(rows.suspect[i]),
+        }
         for i, name in enumerate(rows.names)
-    ]  # fmt: skip
+    ]
 
 
 def _start(rows: LandmarkRows, found: Maps, layers: Layers) -> np.ndarray:
@@ -175,7 +203,7 @@ def _start(rows: LandmarkRows, found: Maps, layers: Layers) -> np.ndarray:
     return found.grid.world(np.clip(found.grid.index(middle), 0, last))
 
 
-# ------------------------------------------------------------------------------------------------------------- volumes
+# ------------------------------------------------------------------------------------------ volumes
 
 
 def _volume_look(found: Maps, layers: Layers) -> Look:
@@ -187,11 +215,18 @@ def _volume_look(found: Maps, layers: Layers) -> Look:
     if layers.warped is not None:
         sliders.insert(0, Slider("warped", "Fixed → warped", 0))
     return Look(
-        "volume", _size_note(found), {"volumes": tables, "stepMm": float(found.grid.spacing.min())},
-        (("niivue", _base64(gzip.compress(_niivue(), 9, mtime=0))), *((one.name, _base64(one.data)) for one in made)),
-        sliders=tuple(sliders), boxes=(Box("show-label", "Label outlines", True),) if layers.probability else (),
-        scale=Scale("95 % radius", "mm", top), label=layers.probability is not None,
-    )  # fmt: skip
+        "volume",
+        _size_note(found),
+        {"volumes": tables, "stepMm": float(found.grid.spacing.min())},
+        (
+            ("niivue", _base64(gzip.compress(_niivue(), 9, mtime=0))),
+            *((one.name, _base64(one.data)) for one in made),
+        ),
+        sliders=tuple(sliders),
+        boxes=(Box("show-label", "Label outlines", True),) if layers.probability else (),
+        scale=Scale("95 % radius", "mm", top),
+        label=layers.probability is not None,
+    )
 
 
 def _size_note(found: Maps) -> str:
@@ -216,14 +251,19 @@ def _niivue() -> bytes:
 def licences() -> str:
     """Of NiiVue, and of what it brings."""
     folder = resources.files("kunita.report").joinpath("niivue")
-    texts = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("LICENSE", "BUNDLED-LICENSES.md"))
+    texts = (
+        folder.joinpath(name).read_text(encoding="utf-8")
+        for name in ("LICENSE", "BUNDLED-LICENSES.md")
+    )
     return "NiiVue\n\n" + "\n".join(texts)
 
 
-# -------------------------------------------------------------------------------------------------------------- planes
+# ------------------------------------------------------------------------------------------- planes
 
 
-def _plane_look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, layers: Layers) -> Look:
+def _plane_look(
+    reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, layers: Layers
+) -> Look:
     flat, box = found.grid.dimension == 2, _shown_box(found, rows)
     pictures = _pictures(layers) if flat else ()
     outlines = _outlines(layers) if flat else ()
@@ -231,18 +271,35 @@ def _plane_look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readou
     sliders = [Slider("colours", "Uncertainty", 45 if pictures else 100)]
     if layers.warped is not None and pictures:
         sliders.insert(0, Slider("warped", "Fixed → warped", 0))
-    boxes = (Box("show-grid", "Deformed grid", True), Box("show-landmarks", "Landmarks, 95 % ellipses", True),
-             Box("show-paths", "Where they came from", not pictures),
-             *((Box("show-outlines", "Label outlines", True),) if outlines else ()))  # fmt: skip
+    boxes = (
+        Box("show-grid", "Deformed grid", True),
+        Box("show-landmarks", "Landmarks, 95 % ellipses", True),
+        Box("show-paths", "Where they came from", not pictures),
+        *((Box("show-outlines", "Label outlines", True),) if outlines else ()),
+    )
     note = "○ marked and + predicted landmarks; the grid is regular before the deformation (alignment apart)."
     drawn_rows = len(_some(rows).names)
-    some = "" if drawn_rows == len(rows.names) else f" {drawn_rows} of {len(rows.names)} landmarks are drawn."
-    where = "" if flat else f" Planes through the middle of the landmarks, which are projected on each. {SIDES}"
+    some = (
+        ""
+        if drawn_rows == len(rows.names)
+        else f" {drawn_rows} of {len(rows.names)} landmarks are drawn."
+    )
+    where = (
+        ""
+        if flat
+        else f" Planes through the middle of the landmarks, which are projected on each. {SIDES}"
+    )
     step = float((box[1] - box[0]).max()) / 200
     return Look(
-        "planes", note + where + some + _picture_note(layers, pictures), {"stepMm": step}, planes=drawn,
-        sliders=tuple(sliders), boxes=boxes, scale=colours, label=bool(outlines),
-    )  # fmt: skip
+        "planes",
+        note + where + some + _picture_note(layers, pictures),
+        {"stepMm": step},
+        planes=drawn,
+        sliders=tuple(sliders),
+        boxes=boxes,
+        scale=colours,
+        label=bool(outlines),
+    )
 
 
 def _outlines(layers: Layers) -> tuple[str, ...]:
@@ -251,11 +308,16 @@ def _outlines(layers: Layers) -> tuple[str, ...]:
         return ()
     blocks = coarse(layers.probability.grid, MOST_PIXELS)
     probability = blocks.averaged(layers.any_label)
-    return tuple(outline_path(probability, Grid(probability.shape, blocks.affine), level) for level in BORDERS)
+    return tuple(
+        outline_path(probability, Grid(probability.shape, blocks.affine), level)
+        for level in BORDERS
+    )
 
 
 def _shown_box(found: Maps, rows: LandmarkRows) -> np.ndarray:
-    """What is shown of the world: the picture with its outer pixels whole, or the box around the landmarks."""
+    """What is shown of the world: the picture with its outer pixels whole, or the box around the
+    landmarks.
+    """
     if found.grid.dimension == 2:
         ends = found.grid.world(np.stack([np.full(2, -0.5), np.array(found.grid.shape) - 0.5]))
         return np.sort(ends, axis=0)
@@ -272,13 +334,20 @@ def coloured_planes(
     outlines: tuple[str, ...] = (),
 ) -> tuple[Scale, tuple[Drawn, ...]]:
     """The planes through the middle of the landmarks, in one scale of colours."""
-    title, unit = {"radius": ("95 % radius", "mm"), "fc": ("FC, the Frobenius norm of the covariance", "mm²")}[what]
+    title, unit = {
+        "radius": ("95 % radius", "mm"),
+        "fc": ("FC, the Frobenius norm of the covariance", "mm²"),
+    }[what]
     planes = views(np.median(rows.predicted, axis=0))
     top = scale_top(np.concatenate([_sampled(seen, view, box, what) for view in planes]))
     colours, some = Colours(what, title, unit, top), _some(rows)
     widths = np.array([np.ptp(box[:, view.right]) for view in planes])
     drawn = tuple(
-        Drawn(view.title, plane_svg(reg, some, seen, view, box, colours, pictures, outlines), float(share))
+        Drawn(
+            view.title,
+            plane_svg(reg, some, seen, view, box, colours, pictures, outlines),
+            float(share),
+        )
         for view, share in zip(planes, 100 * widths / widths.sum(), strict=True)
     )
     return Scale(title, unit, top), drawn
@@ -294,19 +363,31 @@ def _sampled(seen: Readout, view: View, box: np.ndarray, what: str) -> np.ndarra
 
 
 def _some(rows: LandmarkRows) -> LandmarkRows:
-    """Landmarks that are drawn: all, or of very many the suspects and others at equal distances in the list."""
+    """Landmarks that are drawn: all, or of very many the suspects and others at equal distances in
+    the list.
+    """
     n = len(rows.names)
     if n <= MOST_DRAWN:
         return rows
     doubted, others = np.flatnonzero(rows.suspect)[:MOST_DRAWN], np.flatnonzero(~rows.suspect)
     room = min(MOST_DRAWN - len(doubted), len(others))
-    kept = np.sort(np.concatenate([doubted, others[np.linspace(0, len(others) - 1, room).astype(int)]]))
+    kept = np.sort(
+        np.concatenate([doubted, others[np.linspace(0, len(others) - 1, room).astype(int)]])
+    )
     return dataclasses.replace(
-        rows, names=tuple(rows.names[i] for i in kept), suspicion=tuple(rows.suspicion[i] for i in kept),
-        moving=rows.moving[kept], fixed=rows.fixed[kept], predicted=rows.predicted[kept],
-        covariances=rows.covariances[kept], residuals=rows.residuals[kept], loo_errors=rows.loo_errors[kept],
-        loo_chi2=rows.loo_chi2[kept], weights=rows.weights[kept], suspect=rows.suspect[kept],
-    )  # fmt: skip
+        rows,
+        names=tuple(rows.names[i] for i in kept),
+        suspicion=tuple(rows.suspicion[i] for i in kept),
+        moving=rows.moving[kept],
+        fixed=rows.fixed[kept],
+        predicted=rows.predicted[kept],
+        covariances=rows.covariances[kept],
+        residuals=rows.residuals[kept],
+        loo_errors=rows.loo_errors[kept],
+        loo_chi2=rows.loo_chi2[kept],
+        weights=rows.weights[kept],
+        suspect=rows.suspect[kept],
+    )
 
 
 def _pictures(layers: Layers) -> tuple[Picture, ...]:
@@ -320,9 +401,15 @@ def _picture(name: str, image: Image) -> Picture:
     if image.data.dtype != np.uint8:
         low, high = grey_window(data)
         data = 255 * (data - low) / (high - low)
-    pixels = np.swapaxes(np.clip(np.rint(data), 0, 255).astype(np.uint8), 0, 1)  # memory has x first
+    pixels = np.swapaxes(
+        np.clip(np.rint(data), 0, 255).astype(np.uint8), 0, 1
+    )  # memory has x first
     pixels = (
-        pixels[..., 0] if image.channels and pixels.shape[-1] < 3 else pixels[..., :3] if image.channels else pixels
+        pixels[..., 0]
+        if image.channels and pixels.shape[-1] < 3
+        else pixels[..., :3]
+        if image.channels
+        else pixels
     )
     counts = np.array(image.grid.shape) // blocks.steps * blocks.steps
     corners = image.grid.world(np.stack([np.full(2, -0.5), counts - 0.5]))

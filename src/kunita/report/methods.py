@@ -34,7 +34,11 @@ def citations(document: Any) -> tuple[str, ...]:
 
 def program(version: str, model: str, align: str) -> str:
     """What was at work: the end of one sentence, and another on the alignment."""
-    aligned = "No alignment was part of the model" if align == "none" else f"A {align} alignment was part of the model"
+    aligned = (
+        "No alignment was part of the model"
+        if align == "none"
+        else f"A {align} alignment was part of the model"
+    )
     return (
         f"Kunita {version}, which implements the probabilistic diffeomorphic registration of Wassermann et al. (2014): "
         f"{MODELS[model]}. {aligned}."
@@ -73,7 +77,9 @@ def _origin(document: Any) -> str:
     if not names:
         return "Kernel and noise were given."
     unsure = [one["name"] for one in document["parameters"] if not one["determined"]]
-    said = [f"The {_listed(names)} maximised the marginal likelihood, with weakly informative log-normal priors."]
+    said = [
+        f"The {_listed(names)} maximised the marginal likelihood, with weakly informative log-normal priors."
+    ]
     if len(names) < NUM_PARAMETERS and "kernels" not in document["kernel"]:
         said.append("The other parameters were given.")
     if unsure:
@@ -91,7 +97,9 @@ def _more(document: Any) -> tuple[str, ...]:
     if document["robust"]:
         said.append("The noise had heavy tails (Student's t), by reweighting the landmarks.")
     if document["low_rank"]:
-        said.append(f"{document['low_rank']['num_controls']} control points carried the momentum of all landmarks.")
+        said.append(
+            f"{document['low_rank']['num_controls']} control points carried the momentum of all landmarks."
+        )
     if document["suspects"]:
         said.append(f"{len(document['suspects'])} of the landmarks were flagged as suspect.")
     if not document["converged"]:
@@ -101,7 +109,9 @@ def _more(document: Any) -> tuple[str, ...]:
 
 def _outcome(document: Any) -> tuple[str, ...]:
     loo, before, after = document["loo"], document["initial_error_mm"], document["residual_mm"]
-    said = [f"The mean distance between landmarks was {_mm(before)} before and {_mm(after)} after the registration."]
+    said = [
+        f"The mean distance between landmarks was {_mm(before)} before and {_mm(after)} after the registration."
+    ]
     if loo is not None:
         said.append(
             f"Each landmark predicted from the others was {_mm(loo['error_mm'])} off on average, and "

@@ -28,10 +28,16 @@ from kunita.report.readout import readout
 from kunita.report.tables import input_table, landmark_table, target_table
 
 SECTIONS = (
-    ("answer", "Answer"), ("viewer", "Look"), ("figures", "Figures"), ("landmarks", "Landmarks"),
-    ("targets", "Targets"), ("parameters", "Parameters"), ("files", "Files"), ("provenance", "Provenance"),
+    ("answer", "Answer"),
+    ("viewer", "Look"),
+    ("figures", "Figures"),
+    ("landmarks", "Landmarks"),
+    ("targets", "Targets"),
+    ("parameters", "Parameters"),
+    ("files", "Files"),
+    ("provenance", "Provenance"),
     ("methods", "Methods"),
-)  # fmt: skip
+)
 
 
 NO_LAYERS = Layers()
@@ -66,9 +72,14 @@ def page(subject: Subject) -> str:
     document = _with_least_jacobian(subject.document, found)
     seen = None if found is None else readout(found)
     layers = subject.layers if subject.found is not None else NO_LAYERS
-    looking = nothing(reason) if found is None or seen is None else look(reg, rows, found, seen, layers)
+    looking = (
+        nothing(reason) if found is None or seen is None else look(reg, rows, found, seen, layers)
+    )
     looking = dataclasses.replace(
-        looking, planes=tuple(dataclasses.replace(one, drawing=Markup(one.drawing)) for one in looking.planes)
+        looking,
+        planes=tuple(
+            dataclasses.replace(one, drawing=Markup(one.drawing)) for one in looking.planes
+        ),
     )
     drawn = [
         dataclasses.replace(one, drawing=Markup(one.drawing))
@@ -76,18 +87,28 @@ def page(subject: Subject) -> str:
     ]
     targets = target_table(document)
     return rendered(
-        "report.html", "registration", _title(document), _subtitle(reg, found),
+        "report.html",
+        "registration",
+        _title(document),
+        _subtitle(reg, found),
         [(anchor, name) for anchor, name in SECTIONS if anchor != "targets" or targets],
-        answer=answer(document, rows, _doubts(reg)), look=looking, figures=drawn, landmarks=landmark_table(rows),
+        answer=answer(document, rows, _doubts(reg)),
+        look=looking,
+        figures=drawn,
+        landmarks=landmark_table(rows),
         targets=targets,
-        parameters=tuple(_parameters(reg, document)), provenance=tuple(_provenance(document)),
+        parameters=tuple(_parameters(reg, document)),
+        provenance=tuple(_provenance(document)),
         files=result_files(subject.files, document["dimension"], _spacings(document)),
         inputs=input_table(_roles(document)),
-        methods=methods(document), citations=citations(document), created=document.get("created"),
-        data={**looking.data, "targets": _target_places(document)}, blobs=looking.blobs,
+        methods=methods(document),
+        citations=citations(document),
+        created=document.get("created"),
+        data={**looking.data, "targets": _target_places(document)},
+        blobs=looking.blobs,
         notices=licences() if looking.kind == "volume" else "",
         scripts=("page.js", "readout.js", "viewer.js"),
-    )  # fmt: skip
+    )
 
 
 def rendered(
@@ -100,18 +121,28 @@ def rendered(
     scripts: Any,
     **content: Any,
 ) -> str:
-    """A template of ours, filled in: whatever it is given is text, and never markup, unless it says so itself."""
+    """A template of ours, filled in: whatever it is given is text, and never markup, unless it says
+    so itself.
+    """
     from markupsafe import Markup
 
-    read = lambda name: resources.files("kunita.report").joinpath("page", name).read_text(encoding="utf-8")
+    read = lambda name: (
+        resources.files("kunita.report").joinpath("page", name).read_text(encoding="utf-8")
+    )
     return (
         _templates()
         .get_template(template)
         .render(
-            kind=kind, title=title, subtitle=subtitle, sections=sections, version=kunita.__version__,
-            css=Markup(read("page.css")), script=Markup("\n".join(read(name) for name in scripts)), **content,
+            kind=kind,
+            title=title,
+            subtitle=subtitle,
+            sections=sections,
+            version=kunita.__version__,
+            css=Markup(read("page.css")),
+            script=Markup("\n".join(read(name) for name in scripts)),
+            **content,
         )
-    )  # fmt: skip
+    )
 
 
 @functools.cache
@@ -119,8 +150,12 @@ def _templates() -> Any:
     import jinja2
 
     loader = jinja2.PackageLoader("kunita.report", "page")
-    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    made.policies["json.dumps_kwargs"] = {"sort_keys": False}  # volumes lie on each other in their order
+    made = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    made.policies["json.dumps_kwargs"] = {
+        "sort_keys": False
+    }  # volumes lie on each other in their order
     return made
 
 
@@ -129,13 +164,17 @@ def _maps(subject: Subject) -> tuple[Maps | None, str]:
     if subject.found is not None:
         return subject.found, ""
     try:
-        return maps(subject.reg, box_grid(box_around(subject.rows.fixed, subject.rows.predicted))), ""
+        return maps(
+            subject.reg, box_grid(box_around(subject.rows.fixed, subject.rows.predicted))
+        ), ""
     except InverseError as error:
         return None, str(error)
 
 
 def _with_least_jacobian(document: Any, found: Maps | None) -> Any:
-    """The summary, with the smallest determinant that was seen anywhere: the page has one number for it."""
+    """The summary, with the smallest determinant that was seen anywhere: the page has one number
+    for it.
+    """
     if found is None or document["min_jacobian"] is None:
         return document
     seen = float(found.determinants(HISTOGRAM_NODES).min())
@@ -144,13 +183,19 @@ def _with_least_jacobian(document: Any, found: Maps | None) -> Any:
 
 def _target_places(document: Any) -> list[dict[str, Any]]:
     """Where the viewer finds each target."""
-    return [{"name": one["name"], "place": one["position"]} for one in document["targets"] if "name" in one]
+    return [
+        {"name": one["name"], "place": one["position"]}
+        for one in document["targets"]
+        if "name" in one
+    ]
 
 
 def _spacings(document: Any) -> dict[str, list[float]]:
     """Of the pictures that were registered, mm."""
     grids = {side: grid for side, grid in (document.get("grids") or {}).items() if grid}
-    return {side: Grid(grid["shape"], grid["affine"]).spacing.tolist() for side, grid in grids.items()}
+    return {
+        side: Grid(grid["shape"], grid["affine"]).spacing.tolist() for side, grid in grids.items()
+    }
 
 
 def _doubts(reg: Registration) -> frozenset[str]:
@@ -165,15 +210,23 @@ def _title(document: Any) -> str:
     """The names of what was registered."""
     inputs = document.get("inputs") or {}
     pairs = (("moving_image", "fixed_image"), ("moving", "fixed"))
-    names = next(([PurePath(inputs[side]["path"]).name for side in pair] for pair in pairs
-                  if all(side in inputs for side in pair)), None)  # fmt: skip
+    names = next(
+        (
+            [PurePath(inputs[side]["path"]).name for side in pair]
+            for pair in pairs
+            if all(side in inputs for side in pair)
+        ),
+        None,
+    )
     if names is None:
         return "Registration" if "moving" not in inputs else PurePath(inputs["moving"]["path"]).name
     return f"{names[0]} → {names[1]}"
 
 
 def _subtitle(reg: Registration, found: Maps | None) -> str:
-    pixels = found is not None and found.grid.dimension == 2 and bool(np.all(found.grid.spacing == 1))
+    pixels = (
+        found is not None and found.grid.dimension == 2 and bool(np.all(found.grid.spacing == 1))
+    )
     unit = "one pixel counts as one millimetre" if pixels else "millimetres"
     n, used = len(reg.moving), int(reg.used.sum())
     plural = "landmark" if n == 1 else "landmarks"
@@ -187,7 +240,11 @@ def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
     yield "localisation noise", f"{mm(reg.noise_mm)} mm, standard deviation per axis"
     for one in reg.chosen:
         unit = "" if one.name == "noise factor" else " mm"
-        told = f"95 % from {one.low:.3g} to {one.high:.3g}" if one.decided else "the landmarks do not tell it"
+        told = (
+            f"95 % from {one.low:.3g} to {one.high:.3g}"
+            if one.decided
+            else "the landmarks do not tell it"
+        )
         yield f"{one.name}, by the evidence", f"{one.value:.3g}{unit}; {told}"
     if reg.learned_on:
         yield "prior", f"learned on {len(reg.learned_on)} other cases"
@@ -200,10 +257,16 @@ def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
     yield "energy", f"{reg.energy:.4g}"
     state = "converged" if reg.converged else "NOT converged"
     steps = reg.posterior.trajectory.num_steps
-    yield "solver", f"{state}; {reg.iterations} iterations, gap {reg.gap_mm:.1e} mm, {steps} time steps"
+    yield (
+        "solver",
+        f"{state}; {reg.iterations} iterations, gap {reg.gap_mm:.1e} mm, {steps} time steps",
+    )
     yield "smallest Jacobian determinant", _said(document["min_jacobian"], ".4g")
     if reg.truncation is not None:
-        yield "low rank", f"{reg.truncation.num_controls} control points; at most {reg.truncation.mean_error_mm:.1g} mm"
+        yield (
+            "low rank",
+            f"{reg.truncation.num_controls} control points; at most {reg.truncation.mean_error_mm:.1g} mm",
+        )
 
 
 def _roles(document: Any) -> dict[str, Any]:
@@ -222,13 +285,19 @@ def origin_facts(origin: Any) -> Iterator[tuple[str, str]]:
 
 def _provenance(document: Any) -> Iterator[tuple[str, str]]:
     yield from origin_facts(document)
-    yield "random numbers", "none in the fit; label probabilities and checks use fixed ones (seeds 0 and 1)"
+    yield (
+        "random numbers",
+        "none in the fit; label probabilities and checks use fixed ones (seeds 0 and 1)",
+    )
     yield "time", f"{_said(document['seconds'], '.2f')} s for the fit"
 
 
 def without_folders(command: str) -> str:
     """A command with the names of files alone: a page may be sent to others."""
-    return shlex.join(PurePath(word).name if "/" in word or "\\" in word else word for word in shlex.split(command))
+    return shlex.join(
+        PurePath(word).name if "/" in word or "\\" in word else word
+        for word in shlex.split(command)
+    )
 
 
 def _said(value: float | None, form: str) -> str:

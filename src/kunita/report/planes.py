@@ -1,4 +1,6 @@
-"""Planes drawn as SVG in millimetres: uncertainty in colour, the deformed grid, landmarks with their 95 % ellipses."""
+"""Planes drawn as SVG in millimetres: uncertainty in colour, the deformed grid, landmarks with
+their 95 % ellipses.
+"""
 
 import base64
 import dataclasses
@@ -72,7 +74,11 @@ class View:
         axes = [self.right, self.up]
         values, vectors = np.linalg.eigh(covariance[np.ix_(axes, axes)] * np.outer(turn, turn))
         half = np.sqrt(chi2.ppf(0.95, 2) * np.maximum(values, 0))
-        return float(half[1]), float(half[0]), float(np.degrees(np.arctan2(vectors[1, 1], vectors[0, 1])))
+        return (
+            float(half[1]),
+            float(half[0]),
+            float(np.degrees(np.arctan2(vectors[1, 1], vectors[0, 1]))),
+        )
 
 
 def views(centre: np.ndarray) -> tuple[View, ...]:
@@ -133,7 +139,9 @@ def plane_svg(
     pictures: Sequence[Picture] = (),
     outlines: Sequence[str] = (),
 ) -> str:
-    """One plane: pictures, colours, grid, outlines, landmarks, from below; classes say which is which."""
+    """One plane: pictures, colours, grid, outlines, landmarks, from below; classes say which is
+    which.
+    """
     low, high = np.sort(view.flat(box), axis=0)
     size, reach = high - low, float((box[1] - box[0]).max())
     label = f"{view.title} plane" if view.title else "plane"
@@ -143,10 +151,16 @@ def plane_svg(
         f'data-right="{view.right}" data-up="{view.up}" data-across="{"" if view.across is None else view.across}" '
         f'data-level="{view.level:.6g}" data-down="{view.down}" role="img" aria-label="{html.escape(alt)}" '
         'xmlns="http://www.w3.org/2000/svg">',
-        *(_image(picture.address, picture.box[0], picture.box[1], f"layer {picture.name}") for picture in pictures),
+        *(
+            _image(picture.address, picture.box[0], picture.box[1], f"layer {picture.name}")
+            for picture in pictures
+        ),
         _image(_coloured(seen, view, low, size, colours), low, high, "layer colours"),
         f'<path class="grid" d="{_grid_path(reg, view, low, size)}"/>',
-        *(f'<path class="outline {name}" d="{path}"/>' for name, path in zip(LEVELS, outlines, strict=False)),
+        *(
+            f'<path class="outline {name}" d="{path}"/>'
+            for name, path in zip(LEVELS, outlines, strict=False)
+        ),
         *_landmarks(rows, view, reach),
         *_letters(view, low, size, reach),
         "</svg>",
@@ -154,14 +168,18 @@ def plane_svg(
     return "".join(parts)
 
 
-def _coloured(seen: Readout, view: View, low: np.ndarray, size: np.ndarray, colours: Colours) -> str:
+def _coloured(
+    seen: Readout, view: View, low: np.ndarray, size: np.ndarray, colours: Colours
+) -> str:
     """The uncertainty over the plane as a picture's address; transparent where it is not known."""
     import matplotlib
 
     counts = np.maximum(np.rint(PIXELS * size / size.max()).astype(int), 2)
     across, down = (low[k] + size[k] * (np.arange(counts[k]) + 0.5) / counts[k] for k in range(2))
     points = view.world(np.stack(np.meshgrid(across, down), axis=-1))
-    values = seen.uncertainty(colours.what, points.reshape(-1, points.shape[-1])).reshape(points.shape[:2])
+    values = seen.uncertainty(colours.what, points.reshape(-1, points.shape[-1])).reshape(
+        points.shape[:2]
+    )
     pixels = matplotlib.colormaps[COLOURS](np.nan_to_num(values / colours.top), bytes=True)
     pixels[np.isnan(values), 3] = 0
     return picture_address(pixels)
@@ -185,7 +203,9 @@ def _image(address: str, low: np.ndarray, high: np.ndarray, name: str) -> str:
 
 
 def _grid_path(reg: Registration, view: View, low: np.ndarray, size: np.ndarray) -> str:
-    """A regular grid of the plane, taken back by the alignment and then carried over: what the deformation does."""
+    """A regular grid of the plane, taken back by the alignment and then carried over: what the
+    deformation does.
+    """
     step = size.max() / (LINES - 1)
     along = np.linspace(0, 1, PER_LINE)
     lines = []
@@ -203,7 +223,9 @@ def _grid_path(reg: Registration, view: View, low: np.ndarray, size: np.ndarray)
 
 def _landmarks(rows: LandmarkRows, view: View, size: float) -> Iterator[str]:
     """Where each came from, its 95 % ellipse, where it is predicted, and where it was marked."""
-    moving, fixed, predicted = (view.flat(points) for points in (rows.moving, rows.fixed, rows.predicted))
+    moving, fixed, predicted = (
+        view.flat(points) for points in (rows.moving, rows.fixed, rows.predicted)
+    )
     r = 0.007 * size
     for i, name in enumerate(rows.names):
         (mx, my), (fx, fy), (px, py) = moving[i], fixed[i], predicted[i]
@@ -222,8 +244,12 @@ def _landmarks(rows: LandmarkRows, view: View, size: float) -> Iterator[str]:
 def _letters(view: View, low: np.ndarray, size: np.ndarray, reach: float) -> Iterator[str]:
     edge = 0.03 * reach
     middle, high = low + size / 2, low + size
-    places = ((low[0] + edge, middle[1]), (high[0] - edge, middle[1]), (middle[0], high[1] - edge),
-              (middle[0], low[1] + edge))  # fmt: skip
+    places = (
+        (low[0] + edge, middle[1]),
+        (high[0] - edge, middle[1]),
+        (middle[0], high[1] - edge),
+        (middle[0], low[1] + edge),
+    )
     for letter, (x, y) in zip(view.letters, places, strict=False):
         yield f'<text class="letter" x="{x:.6g}" y="{y:.6g}" font-size="{0.04 * reach:.4g}">{letter}</text>'
 
@@ -232,7 +258,9 @@ def outline_path(probability: np.ndarray, grid: Grid, level: float) -> str:
     """Where a probability on a 2-D grid reaches a level, as a path in the grid's own plane."""
     from contourpy import contour_generator  # takes long to import
 
-    lines = [grid.world(np.asarray(line)) for line in contour_generator(z=probability.T).lines(level)]
+    lines = [
+        grid.world(np.asarray(line)) for line in contour_generator(z=probability.T).lines(level)
+    ]
     return "".join(f"M{_numbers(*line[0])}L{_numbers(*line[1:].ravel())}" for line in lines)
 
 

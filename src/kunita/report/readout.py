@@ -1,8 +1,10 @@
-"""What a click on the page shows: the posterior at any place, as a spline small enough to be carried along.
+"""What a click on the page shows: the posterior at any place, as a spline small enough to be
+carried along.
 
-The page knows, at every fixed point y, where it comes from, x = φ⁻¹(y), the covariance with which x arrives at y, and
-det Dφ(x). All of them are components of the field that the maps are interpolated from; here are its coefficients in a
-tensor product of B-splines, which a few lines of JavaScript evaluate.
+The page knows, at every fixed point y, where it comes from, x = φ⁻¹(y), the covariance with which x
+arrives at y, and det Dφ(x). All of them are components of the field that the maps are interpolated
+from; here are its coefficients in a tensor product of B-splines, which a few lines of JavaScript
+evaluate.
 """
 
 import dataclasses
@@ -26,12 +28,13 @@ class Readout:
     Args:
         knots: for each axis, in voxels of the fixed grid.
         degrees: of the splines along each axis; 0, a constant, where there is a single node.
-        coefficients: (k₁, …, k_d, c) float32; components: the displacement from the alignment's answer (d), the
-            covariance xx, yx, yy, zx, zy, zz, the determinant.
+        coefficients: (k₁, …, k_d, c) float32; components: the displacement from the alignment's
+            answer (d), the covariance xx, yx, yy, zx, zy, zz, the determinant.
         to_voxels: (d + 1, d + 1), from world to voxels.
         back: (d + 1, d + 1), the alignment from fixed to moving space.
         last_voxel: (d,) of the grid: the field ends there.
-        displacement_error_mm, radius_error_mm: the largest errors against the posterior where they were looked for.
+        displacement_error_mm, radius_error_mm: the largest errors against the posterior where they
+            were looked for.
     """
 
     knots: tuple[np.ndarray, ...]
@@ -44,10 +47,14 @@ class Readout:
     radius_error_mm: float = np.nan
 
     def at(self, points: np.ndarray) -> np.ndarray:
-        """The components at (m, d) fixed points, (m, c); NaN outside the grid. The page's own program does the same."""
+        """The components at (m, d) fixed points, (m, c); NaN outside the grid. The page's own
+        program does the same.
+        """
         voxels = points @ self.to_voxels[:-1, :-1].T + self.to_voxels[:-1, -1]
         inside = np.all((voxels >= -0.5) & (voxels <= self.last_voxel + 0.5), axis=1)
-        values = NdBSpline(self.knots, self.coefficients, self.degrees)(np.clip(voxels, 0, self.last_voxel))
+        values = NdBSpline(self.knots, self.coefficients, self.degrees)(
+            np.clip(voxels, 0, self.last_voxel)
+        )
         return np.where(inside[:, None], values, np.nan)
 
     def uncertainty(self, what: str, points: np.ndarray) -> np.ndarray:
@@ -57,7 +64,9 @@ class Readout:
 
     @property
     def document(self) -> dict[str, Any]:
-        """All but the coefficients, for JSON; with the polynomial that turns a covariance into the radius."""
+        """All but the coefficients, for JSON; with the polynomial that turns a covariance into the
+        radius.
+        """
         return {
             "knots": [axis.tolist() for axis in self.knots],
             "degrees": self.degrees,
@@ -82,9 +91,13 @@ def readout(found: Maps) -> Readout:
         degrees.append(degree)
     grid, d = field.grid, field.grid.dimension
     made = Readout(
-        tuple(knots), tuple(degrees), coefficients.astype(np.float32), np.linalg.inv(grid.affine),
-        found.pull_back.affine, np.array(grid.shape) - 1,
-    )  # fmt: skip
+        tuple(knots),
+        tuple(degrees),
+        coefficients.astype(np.float32),
+        np.linalg.inv(grid.affine),
+        found.pull_back.affine,
+        np.array(grid.shape) - 1,
+    )
     apart, wrong = _errors(made, field, slice(d, d + d * (d + 1) // 2))
     return dataclasses.replace(made, displacement_error_mm=apart, radius_error_mm=wrong)
 

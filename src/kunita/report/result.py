@@ -1,4 +1,6 @@
-"""The page of a result's folder, made from its files: at the end of `kunita register`, or again by `kunita report`."""
+"""The page of a result's folder, made from its files: at the end of `kunita register`, or again by
+`kunita report`.
+"""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +31,9 @@ def write_report(subject: Subject, path: Path, *, overwrite: bool = False) -> No
     write_text(path, page(subject), overwrite=overwrite)
 
 
-def read_layers(folder: Path, fixed: Image | None, names: Mapping[str, str] | None = None) -> Layers:
+def read_layers(
+    folder: Path, fixed: Image | None, names: Mapping[str, str] | None = None
+) -> Layers:
     """What a folder has to look at, under the usual names or others."""
     if fixed is None:
         return Layers()
@@ -38,12 +42,16 @@ def read_layers(folder: Path, fixed: Image | None, names: Mapping[str, str] | No
     found = {
         LAYERS[usual.partition(".")[0]]: read_image(folder / name, spacing=spacing)
         for usual, name in there.items()
-        if usual.partition(".")[0] in LAYERS and not usual.endswith(".json") and (folder / name).is_file()
+        if usual.partition(".")[0] in LAYERS
+        and not usual.endswith(".json")
+        and (folder / name).is_file()
     }
     return Layers(fixed, **found)
 
 
-def read_subject(result: Path, fixed_image: Path | None, progress: Progress) -> tuple[Subject, tuple[str, ...]]:
+def read_subject(
+    result: Path, fixed_image: Path | None, progress: Progress
+) -> tuple[Subject, tuple[str, ...]]:
     """A result as it was written; and remarks on what is no longer there."""
     record = find_record(result)
     reg, folder = load(record), record.parent
@@ -57,29 +65,41 @@ def read_subject(result: Path, fixed_image: Path | None, progress: Progress) -> 
         except InverseError as error:
             remarks += (f"no maps on the fixed grid: {error}",)
     document = {**document, "warnings": [*document["warnings"], *remarks]}
-    names = document.get("file_names") or {Path(name).name: Path(name).name for name in document.get("files", ())}
+    names = document.get("file_names") or {
+        Path(name).name: Path(name).name for name in document.get("files", ())
+    }
     names = names or {RECORD: record.name}
-    return Subject(reg, rows, document, found, read_layers(folder, image, names), tuple(names.items())), remarks
+    return Subject(
+        reg, rows, document, found, read_layers(folder, image, names), tuple(names.items())
+    ), remarks
 
 
 def _document(record: Path) -> dict[str, Any]:
-    """The summary beside a record, which may be of an earlier version and have less in it; empty if it is not there."""
+    """The summary beside a record, which may be of an earlier version and have less in it; empty if
+    it is not there.
+    """
     path = record.with_name(record.name.replace(RECORD, SUMMARY))
     if not path.exists():
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise FileError(f"{path}: not a complete JSON document ({error}); register again, or remove it") from error
+        raise FileError(
+            f"{path}: not a complete JSON document ({error}); register again, or remove it"
+        ) from error
     if not isinstance(found, dict):
         raise FileError.at(path, None, "the summary of a registration", type(found).__name__)
     return found
 
 
-def _fixed_image(result: Path, document: Any, given: Path | None) -> tuple[Image | None, tuple[str, ...]]:
+def _fixed_image(
+    result: Path, document: Any, given: Path | None
+) -> tuple[Image | None, tuple[str, ...]]:
     """The image that was registered, if it is still what it was, or the one that is given."""
     recorded = (document.get("inputs") or {}).get("fixed_image")
-    earlier = (document.get("images") or {}).get("fixed")  # summaries of earlier versions have no checksums
+    earlier = (document.get("images") or {}).get(
+        "fixed"
+    )  # summaries of earlier versions have no checksums
     known = recorded["path"] if recorded else earlier
     path = given or (Path(known) if known else None)
     if path is None:
@@ -91,7 +111,11 @@ def _fixed_image(result: Path, document: Any, given: Path | None) -> tuple[Image
     image = read_image(path, spacing=recorded_spacing(result, None))
     grid = recorded_grid(result, "fixed")
     if grid is not None and not same_place(image.grid, grid):
-        raise FileError(f"{path}: expected an image on the grid of the result's maps, found another")
+        raise FileError(
+            f"{path}: expected an image on the grid of the result's maps, found another"
+        )
     if given is not None and recorded and fingerprint(given)["sha256"] != recorded["sha256"]:
-        return image, (f"{given.name} is not the fixed image that was registered: its content is another",)
+        return image, (
+            f"{given.name} is not the fixed image that was registered: its content is another",
+        )
     return image, ()

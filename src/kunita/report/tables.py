@@ -56,7 +56,9 @@ class Table:
 def number(value: float | None, text: str | None = None) -> Cell:
     """A number, sorted as itself; a dash where it is not known."""
     known = value is not None and np.isfinite(value)
-    return Cell(text or mm(value) if known else "–", float(value) if known and value is not None else "NaN")
+    return Cell(
+        text or mm(value) if known else "–", float(value) if known and value is not None else "NaN"
+    )
 
 
 def landmark_table(rows: LandmarkRows) -> Table:
@@ -64,18 +66,24 @@ def landmark_table(rows: LandmarkRows) -> Table:
     known = GaussianPoints(rows.predicted, rows.covariances)
     before = np.linalg.norm(rows.fixed - rows.moving, axis=1)
     pits = 100 * scores.pit(rows.loo_chi2, rows.fixed.shape[1])
-    numbers = np.stack([before, rows.residuals, rows.loo_errors, pits, known.std, known.radius(0.95)], axis=1)
+    numbers = np.stack(
+        [before, rows.residuals, rows.loo_errors, pits, known.std, known.radius(0.95)], axis=1
+    )
     weighted = bool(np.any((rows.weights != 1) & (rows.weights != 0)))
     columns = (
-        Column("name", "of the landmark", number=False), Column("before", "distance before the registration, mm"),
+        Column("name", "of the landmark", number=False),
+        Column("before", "distance before the registration, mm"),
         Column("after", "distance after it, mm: how closely the fit follows the mark"),
         Column("left out", "error if it is predicted from the others, mm"),
-        Column("held by", "probability of the smallest region that holds it then, %: near 100 is a surprise"),
+        Column(
+            "held by",
+            "probability of the smallest region that holds it then, %: near 100 is a surprise",
+        ),
         Column("sd", "posterior standard deviation of the map there, mm"),
         Column("95 % radius", "of the map there, mm"),
         *((Column("weight", "in the robust fit"),) if weighted else ()),
         Column("suspicion", "why it cannot be right", number=False),
-    )  # fmt: skip
+    )
     shown = _worst(rows)
     made = [_landmark_row(rows, numbers[i], int(i), weighted=weighted) for i in shown]
     n = len(rows.names)
@@ -95,10 +103,16 @@ def _worst(rows: LandmarkRows) -> np.ndarray:
 def _landmark_row(rows: LandmarkRows, numbers: np.ndarray, i: int, *, weighted: bool) -> Row:
     before, after, left_out, region, sd, radius = (float(value) for value in numbers)
     cells = (
-        Cell(rows.names[i]), number(before), number(after), number(left_out), number(region, f"{region:.0f} %"),
-        number(sd), number(radius), *((number(float(rows.weights[i])),) if weighted else ()),
+        Cell(rows.names[i]),
+        number(before),
+        number(after),
+        number(left_out),
+        number(region, f"{region:.0f} %"),
+        number(sd),
+        number(radius),
+        *((number(float(rows.weights[i])),) if weighted else ()),
         Cell(rows.suspicion[i] or ("not used" if rows.weights[i] == 0 else "")),
-    )  # fmt: skip
+    )
     return Row(cells, "suspect" if rows.suspect[i] else "")
 
 
@@ -109,11 +123,14 @@ def target_table(document: Any) -> Table | None:
         return None
     frame = "RAS" if document["dimension"] == 3 else "IMAGE"
     columns = (
-        Column("target", number=False), Column(f"fixed, {frame} (mm)", "where it is predicted", number=False),
-        Column("95 % radius", "of the ball that holds it, mm"), Column("sd", "standard deviation, mm"),
+        Column("target", number=False),
+        Column(f"fixed, {frame} (mm)", "where it is predicted", number=False),
+        Column("95 % radius", "of the ball that holds it, mm"),
+        Column("sd", "standard deviation, mm"),
         Column("TRE", "predicted target registration error, mm"),
-        Column("nearest landmark", "its distance, mm"), Column("rests on", number=False),
-    )  # fmt: skip
+        Column("nearest landmark", "its distance, mm"),
+        Column("rests on", number=False),
+    )
     rows = tuple(_target_row(target) for target in named[:MOST_ROWS])
     return Table("target-table", "Targets", columns, rows)
 
@@ -122,8 +139,15 @@ def _target_row(target: Any) -> Row:
     place = ", ".join(f"{x:.1f}" for x in target["position"])
     near = number(target["nearest_mm"], f"{target['nearest']}, {mm(target['nearest_mm'])}")
     rests = "the prior: an extrapolation" if target["extrapolates"] else "landmarks"
-    cells = (Cell(target["name"]), Cell(place), number(target["radius95_mm"]), number(target["std_mm"]),
-             number(target["tre_mm"]), near, Cell(rests))  # fmt: skip
+    cells = (
+        Cell(target["name"]),
+        Cell(place),
+        number(target["radius95_mm"]),
+        number(target["std_mm"]),
+        number(target["tre_mm"]),
+        near,
+        Cell(rests),
+    )
     return Row(cells, "suspect" if target["extrapolates"] else "")
 
 
@@ -131,10 +155,17 @@ def input_table(inputs: Mapping[str, Any]) -> Table:
     """The files that went in, by name alone: a page may be sent to others."""
     titles = ("input", "file", "bytes", "SHA-256")
     columns = tuple(Column(title, number=title == "bytes") for title in titles)
-    return Table("inputs", "Inputs", columns, tuple(_input_row(role, one) for role, one in inputs.items()))
+    return Table(
+        "inputs", "Inputs", columns, tuple(_input_row(role, one) for role, one in inputs.items())
+    )
 
 
 def _input_row(role: str, one: Any) -> Row:
     size = one["bytes"]
-    cells = (Cell(role), Cell(PurePath(one["path"]).name), number(float(size), f"{size:,}"), Cell(one["sha256"]))
+    cells = (
+        Cell(role),
+        Cell(PurePath(one["path"]).name),
+        number(float(size), f"{size:,}"),
+        Cell(one["sha256"]),
+    )
     return Row(cells)

@@ -1,4 +1,6 @@
-"""Volumes that a page carries: NIfTI with one byte a voxel, at a bounded size, for its viewer to draw."""
+"""Volumes that a page carries: NIfTI with one byte a voxel, at a bounded size, for its viewer to
+draw.
+"""
 
 import dataclasses
 import gzip
@@ -11,13 +13,15 @@ from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps
 
 MOST_VOXELS = 2_500_000
-"""Of one volume on a page; more are averaged in blocks. Two such images of pure noise are 6.7 MB of text."""
+"""Of one volume on a page; more are averaged in blocks. Two such images of pure noise are 6.7 MB of
+text."""
 
 MOST_SMOOTH = 250_000
 """The same of a map, which varies slowly: the viewer interpolates."""
 
 BORDERS = (0.05, 0.5, 0.95)
-"""The label's outlines: where it almost surely begins, where it probably is, where it almost surely is."""
+"""The label's outlines: where it almost surely begins, where it probably is, where it almost surely
+is."""
 
 QUANTILES = (0.005, 0.995)
 """Of an image's values other than 0, those that are drawn black and white."""
@@ -49,7 +53,9 @@ class Coarse:
     def lattice(self) -> Lattice:
         """The blocks' middles, in voxels of the whole grid."""
         counts = np.array(self.grid.shape) // self.steps
-        return tuple((k - 1) / 2 + k * np.arange(n) for n, k in zip(counts, self.steps, strict=True))
+        return tuple(
+            (k - 1) / 2 + k * np.arange(n) for n, k in zip(counts, self.steps, strict=True)
+        )
 
     @property
     def affine(self) -> np.ndarray:
@@ -63,7 +69,9 @@ class Coarse:
         return bool(np.all(self.steps == 1))
 
     def averaged(self, data: np.ndarray) -> np.ndarray:
-        """The mean of each block, colours by themselves; voxels at the end that fill none are left out."""
+        """The mean of each block, colours by themselves; voxels at the end that fill none are left
+        out.
+        """
         counts = np.array(self.grid.shape) // self.steps
         cut = data[tuple(slice(0, n * k) for n, k in zip(counts, self.steps, strict=True))]
         sizes = [size for n, k in zip(counts, self.steps, strict=True) for size in (n, k)]
@@ -81,33 +89,49 @@ def coarse(grid: Grid, most: int = MOST_VOXELS) -> Coarse:
 
 def volumes(found: Maps, layers: Layers) -> tuple[Volume, ...]:
     """Everything that the viewer draws: the images, the 95 % radius, the label's outlines."""
-    made = [_grey(name, image) for name, image in (("fixed", layers.fixed), ("warped", layers.warped)) if image]
+    made = [
+        _grey(name, image)
+        for name, image in (("fixed", layers.fixed), ("warped", layers.warped))
+        if image
+    ]
     lattice, affine = spanning(found.grid, MOST_SMOOTH)
     radius = found.on(lattice, "radius")
     made.append(_scaled("radius", radius, affine, scale_top(radius)))
     if layers.probability is not None and layers.any_label is not None:
         blocks = coarse(layers.probability.grid)
-        made.append(Volume("label", _nifti(outlined(blocks.averaged(layers.any_label)), blocks.affine)))
+        made.append(
+            Volume("label", _nifti(outlined(blocks.averaged(layers.any_label)), blocks.affine))
+        )
     return tuple(made)
 
 
 def spanning(grid: Grid, most: int) -> tuple[Lattice, np.ndarray]:
-    """A lattice of no more places, as nearly cubic as can be, from the first voxels to the last, and its affine."""
+    """A lattice of no more places, as nearly cubic as can be, from the first voxels to the last,
+    and its affine.
+    """
     counts = np.array(grid.shape)
     while np.prod(counts, dtype=float) > most:
-        counts[np.argmin(np.where(counts > 2, (np.array(grid.shape) - 1) * grid.spacing / counts, np.inf))] -= 1
+        counts[
+            np.argmin(
+                np.where(counts > 2, (np.array(grid.shape) - 1) * grid.spacing / counts, np.inf)
+            )
+        ] -= 1
     lattice = tuple(np.linspace(0, n - 1, k) for n, k in zip(grid.shape, counts, strict=True))
     steps = [(n - 1) / (k - 1) if k > 1 else 1.0 for n, k in zip(grid.shape, counts, strict=True)]
     return lattice, grid.affine @ np.diag([*steps, 1.0])
 
 
 def outlined(probability: np.ndarray) -> np.ndarray:
-    """How many of the borders a voxel is inside of; and so many more if it is at one of them, just inside."""
+    """How many of the borders a voxel is inside of; and so many more if it is at one of them, just
+    inside.
+    """
     levels = np.digitize(probability, BORDERS).astype(np.uint8)
     outside = levels.copy()
     for axis in range(levels.ndim):
-        ahead, behind = (tuple(slice(*ends) if a == axis else slice(None) for a in range(levels.ndim))
-                         for ends in ((1, None), (None, -1)))  # fmt: skip
+        ahead, behind = (
+            tuple(slice(*ends) if a == axis else slice(None) for a in range(levels.ndim))
+            for ends in ((1, None), (None, -1))
+        )
         outside[behind] = np.minimum(outside[behind], levels[ahead])
         outside[ahead] = np.minimum(outside[ahead], levels[behind])
     return np.where(outside < levels, levels + len(BORDERS), levels).astype(np.uint8)
@@ -148,7 +172,9 @@ def _bytes_of(data: np.ndarray, affine: np.ndarray, low: float, high: float) -> 
     return _nifti(stored, affine, slope=(high - low) / 255, offset=low)
 
 
-def _nifti(data: np.ndarray, affine: np.ndarray, *, slope: float = 1.0, offset: float = 0.0) -> bytes:
+def _nifti(
+    data: np.ndarray, affine: np.ndarray, *, slope: float = 1.0, offset: float = 0.0
+) -> bytes:
     import nibabel
 
     image = nibabel.Nifti1Image(data, affine)

@@ -14,7 +14,10 @@ from kunita.errors import ArgumentError, FileError, InputError
 from kunita.io.landmark_files.files import FORMATS, read_landmarks, read_tables
 
 HYPOTHESIS = settings(
-    deadline=None, max_examples=12, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=12,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 LPS = np.array([-1.0, -1.0, 1.0])
 SCHEMA = "https://raw.githubusercontent.com/Slicer/Slicer/main/Resources/Schema/markups-schema-v1.0.4.json#"
@@ -30,7 +33,11 @@ def numbers(point, missing="nan"):
 
 def markups(points, names, system="LPS", **fields):
     rows = [
-        {"label": name, "position": "" if np.isnan(p).any() else p.tolist(), "positionStatus": status(p)}
+        {
+            "label": name,
+            "position": "" if np.isnan(p).any() else p.tolist(),
+            "positionStatus": status(p),
+        }
         for p, name in zip(points, names, strict=True)
     ]
     known = {"type": "Fiducial", "coordinateSystem": system, "controlPoints": rows}
@@ -42,28 +49,45 @@ def status(point):
 
 
 def fcsv(points, names, header="# CoordinateSystem = 1"):
-    rows = [f"id,{','.join(numbers(p))},0,0,0,1,1,1,0,{quoted(n)},d," for p, n in zip(points, names, strict=True)]
-    return "\n".join(["# Markups fiducial file version = 4.10", header, "# columns = id,x,y,z", *rows, ""])
+    rows = [
+        f"id,{','.join(numbers(p))},0,0,0,1,1,1,0,{quoted(n)},d,"
+        for p, n in zip(points, names, strict=True)
+    ]
+    return "\n".join(
+        ["# Markups fiducial file version = 4.10", header, "# columns = id,x,y,z", *rows, ""]
+    )
 
 
 def slicer_3(points, names):
-    rows = [f"{quoted(name)},{','.join(numbers(p))},1,1" for p, name in zip(points, names, strict=True)]
+    rows = [
+        f"{quoted(name)},{','.join(numbers(p))},1,1" for p, name in zip(points, names, strict=True)
+    ]
     return "\n".join(["# Fiducial List file a.fcsv", "# columns = label,x,y,z,sel,vis", *rows, ""])
 
 
 def slicer_csv(points, names):
     cells = [(",".join(numbers(p, "0")), int(not np.isnan(p).any())) for p in points]
-    rows = [f"{quoted(name)},{xyz},{defined},1,1,0," for (xyz, defined), name in zip(cells, names, strict=True)]
+    rows = [
+        f"{quoted(name)},{xyz},{defined},1,1,0,"
+        for (xyz, defined), name in zip(cells, names, strict=True)
+    ]
     return "\n".join(["label,l,p,s,defined,selected,visible,locked,description", *rows, ""])
 
 
 def ours(points, names, delimiter=",", comment="# CoordinateSystem=LPS"):
-    rows = [delimiter.join([*numbers(p, ""), "7", quoted(name)]) for p, name in zip(points, names, strict=True)]
-    return "\n".join([comment, delimiter.join([*"xyz"[: points.shape[1]], "extra", "Name"]), *rows, ""])
+    rows = [
+        delimiter.join([*numbers(p, ""), "7", quoted(name)])
+        for p, name in zip(points, names, strict=True)
+    ]
+    return "\n".join(
+        [comment, delimiter.join([*"xyz"[: points.shape[1]], "extra", "Name"]), *rows, ""]
+    )
 
 
 def tag(points, names):
-    rows = [f" {' '.join(numbers(p))} 1 2 3 {quoted(n)}" for p, n in zip(points, names, strict=True)]
+    rows = [
+        f" {' '.join(numbers(p))} 1 2 3 {quoted(n)}" for p, n in zip(points, names, strict=True)
+    ]
     return "\n".join(["MNI Tag Point File", "Volumes=1;", "% why", "Points =", *rows]) + "\n;\n"
 
 
@@ -75,7 +99,10 @@ def bigwarp(points, names):
 
 
 def tps(points, names):
-    lines = [f"LM{'3' if points.shape[1] == 3 else ''}={len(points)}", *(" ".join(numbers(p, "NA")) for p in points)]
+    lines = [
+        f"LM{'3' if points.shape[1] == 3 else ''}={len(points)}",
+        *(" ".join(numbers(p, "NA")) for p in points),
+    ]
     return "\n".join([*lines, "CURVES=1", "POINTS=2", "1 1", "2 2", "IMAGE=a.jpg", "ID=7", ""])
 
 
@@ -93,11 +120,15 @@ def transformix(points, names):
 
 
 def birl(points, names):
-    return "\n".join([",X,Y", *(f"{i},{','.join(numbers(p))}" for i, p in enumerate(points, start=1)), ""])
+    return "\n".join(
+        [",X,Y", *(f"{i},{','.join(numbers(p))}" for i, p in enumerate(points, start=1)), ""]
+    )
 
 
 def ants(points, names):
-    rows = [f"{','.join(numbers(p))},0,{quoted(name)}" for p, name in zip(points, names, strict=True)]
+    rows = [
+        f"{','.join(numbers(p))},0,{quoted(name)}" for p, name in zip(points, names, strict=True)
+    ]
     return "\n".join(["x,y,z,t,label", *rows, ""])
 
 
@@ -157,14 +188,19 @@ def lists(draw, d, forbidden):
 @HYPOTHESIS
 def test_what_a_format_says_is_what_is_read(tmp_path, case, data):
     ending, render, d, signs, options, naming = READ[case]
-    points, names = data.draw(lists(d, '"' if render is tag else ""))  # a tag has no way to write a quote
+    points, names = data.draw(
+        lists(d, '"' if render is tag else "")
+    )  # a tag has no way to write a quote
     dress = data.draw(st.sampled_from(sorted(DRESSES)))
     path = tmp_path / f"points{ending}"
     path.write_bytes(DRESSES[dress](render(points, names)))
     (found,) = read_tables(path, **options)
     np.testing.assert_array_equal(found.points, points * signs)
     numbered = tuple(map(str, range(1, len(points) + 1)))
-    assert found.names == {"kept": tuple(names), "numbered": numbered, "none": ("",) * len(names)}[naming]
+    assert (
+        found.names
+        == {"kept": tuple(names), "numbered": numbered, "none": ("",) * len(names)}[naming]
+    )
     landmarks = read_landmarks(path, **options)
     assert landmarks.undefined == tuple(np.flatnonzero(np.isnan(points).any(axis=1)))
 
@@ -177,7 +213,10 @@ def test_a_damaged_file_is_read_or_refused_in_one_line_but_never_crashes(tmp_pat
     content = render(np.arange(1.0, 1 + 3 * d).reshape(3, d), ["a", "b", "c"]).encode()
     start = data.draw(st.integers(0, len(content)))
     stop = data.draw(st.integers(start, len(content)) | st.just(len(content)))
-    junk = data.draw(st.binary(max_size=3) | st.sampled_from([b"nan", b"inf", b"1e999", b"9" * 400, b'"', b";", b"\n"]))
+    junk = data.draw(
+        st.binary(max_size=3)
+        | st.sampled_from([b"nan", b"inf", b"1e999", b"9" * 400, b'"', b";", b"\n"])
+    )
     path = tmp_path / f"points{ending}"
     path.write_bytes(content[:start] + junk + content[stop:])
     tables, refusal = (), None
@@ -201,10 +240,14 @@ CSV_3D = "label,x,y,z,cov_xx,cov_xy,cov_xz,cov_yy,cov_yz,cov_zz"
 def test_a_covariance_is_flipped_with_its_point(tmp_path):
     ras = f"# CoordinateSystem = RAS\n{CSV_3D}\na,1,2,3,2,.1,.2,3,.3,4\n"
     lps = f"# CoordinateSystem = LPS\n{CSV_3D}\na,-1,-2,3,2,.1,-.2,3,-.3,4\n"
-    first, second = (read_landmarks(write(tmp_path, f"{i}.csv", c)) for i, c in enumerate((ras, lps)))
+    first, second = (
+        read_landmarks(write(tmp_path, f"{i}.csv", c)) for i, c in enumerate((ras, lps))
+    )
     np.testing.assert_array_equal(first.points, second.points)
     np.testing.assert_array_equal(first.covariances, second.covariances)
-    np.testing.assert_array_equal(first.covariances[0], [[2, 0.1, 0.2], [0.1, 3, 0.3], [0.2, 0.3, 4]])
+    np.testing.assert_array_equal(
+        first.covariances[0], [[2, 0.1, 0.2], [0.1, 3, 0.3], [0.2, 0.3, 4]]
+    )
 
 
 @pytest.mark.parametrize("unit", ["um", ["um", "UCUM", "micrometer"], "µm"])
@@ -230,8 +273,12 @@ def test_a_sidecar_states_the_frame(tmp_path):
 
 
 def test_a_table_saved_by_a_spreadsheet_still_states_its_frame(tmp_path):
-    content = '"# kunita landmarks; CoordinateSystem = LPS; Units = mm",,,\nlabel,x,y,z\na,1,2,3\n,,,\n'
-    np.testing.assert_array_equal(read_landmarks(write(tmp_path, "a.csv", content)).points, [[-1, -2, 3]])
+    content = (
+        '"# kunita landmarks; CoordinateSystem = LPS; Units = mm",,,\nlabel,x,y,z\na,1,2,3\n,,,\n'
+    )
+    np.testing.assert_array_equal(
+        read_landmarks(write(tmp_path, "a.csv", content)).points, [[-1, -2, 3]]
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,7 +288,9 @@ def test_a_table_saved_by_a_spreadsheet_still_states_its_frame(tmp_path):
 )  # fmt: skip
 def test_every_way_to_say_undefined_keeps_the_places_of_the_others(tmp_path, position, extra):
     rows = f'[{{"position": {position}{extra}}}, {{"position": [1, 2, 3]}}]'
-    content = f'{{"@schema": "{SCHEMA}", "markups": [{{"type": "Fiducial", "controlPoints": {rows}}}]}}'
+    content = (
+        f'{{"@schema": "{SCHEMA}", "markups": [{{"type": "Fiducial", "controlPoints": {rows}}}]}}'
+    )
     landmarks = read_landmarks(write(tmp_path, "a.mrk.json", content))
     assert landmarks.undefined == (0,)
     np.testing.assert_array_equal(landmarks.points, [[-1, -2, 3]])
@@ -261,7 +310,12 @@ def test_of_several_markups_the_only_one_with_points_is_taken_and_else_one_must_
 
 @pytest.mark.parametrize(
     ("names", "problem"),
-    [("ab", None), ("aa", "'a' twice"), (["a", " "], "row 2 has no name"), (["", ""], "no row has a name")],
+    [
+        ("ab", None),
+        ("aa", "'a' twice"),
+        (["a", " "], "row 2 has no name"),
+        (["", ""], "no row has a name"),
+    ],
 )
 def test_names_are_used_only_if_they_tell_the_points_apart(tmp_path, names, problem):
     path = write(tmp_path, "a.mrk.json", markups(np.eye(3)[:2], names))
@@ -342,7 +396,9 @@ def test_tps_scale_is_used_only_if_every_specimen_has_one(tmp_path):
     one = read_tables(write(tmp_path, "b.tps", scaled + BLOCK), frame="IMAGE")
     np.testing.assert_allclose(both[1].points, [[1, 2], [3, 4.5]], rtol=1e-15)
     np.testing.assert_array_equal(one[0].points, [[10, 20], [30, 45]])
-    np.testing.assert_allclose(read_tables(tmp_path / "a.tps", image=image)[0].points, [[1, 3], [3, 0.5]], rtol=1e-14)
+    np.testing.assert_allclose(
+        read_tables(tmp_path / "a.tps", image=image)[0].points, [[1, 3], [3, 0.5]], rtol=1e-14
+    )
 
 
 @pytest.mark.parametrize(
@@ -369,13 +425,19 @@ def test_a_spacing_leaves_lengths_as_they_are(tmp_path, name, content, options):
         ("point\n3\n1 2 3 4 5 6\n", {"frame": "IMAGE"}, [[1, 2], [3, 4], [5, 6]]),
     ],
 )
-def test_rows_of_elastix_that_are_not_one_point_each_are_counted(tmp_path, content, options, points):
-    np.testing.assert_array_equal(read_landmarks(write(tmp_path, "a.pts", content), **options).points, points)
+def test_rows_of_elastix_that_are_not_one_point_each_are_counted(
+    tmp_path, content, options, points
+):
+    np.testing.assert_array_equal(
+        read_landmarks(write(tmp_path, "a.pts", content), **options).points, points
+    )
 
 
 def test_ants_points_in_the_frame_image_lose_their_zero(tmp_path):
     path = write(tmp_path, "a.csv", "x,y,z,t\n1,2,0,0\n3,4,0.0,0\n")
-    np.testing.assert_array_equal(read_landmarks(path, frame="image", spacing=2).points, [[2, 4], [6, 8]])
+    np.testing.assert_array_equal(
+        read_landmarks(path, frame="image", spacing=2).points, [[2, 4], [6, 8]]
+    )
 
 
 def test_the_door_says_how_the_frame_is_known(tmp_path):
@@ -392,7 +454,9 @@ ENTRIES = ("xx", "xy", "xz", "yy", "yz", "zz")
 def measured(entries):
     """One point whose covariance is said by measurements."""
     columns = zip(ENTRIES, entries, strict=True)
-    return markups(ONE, "a", measurements=[{"name": f"cov_{k}", "controlPointValues": [x]} for k, x in columns])
+    return markups(
+        ONE, "a", measurements=[{"name": f"cov_{k}", "controlPointValues": [x]} for k, x in columns]
+    )
 
 
 def own(covariance):
@@ -539,7 +603,9 @@ REFUSED = [  # name, content, options, what the one line says
 
 
 @pytest.mark.parametrize(("name", "content", "options", "message"), REFUSED)
-def test_a_file_that_is_not_what_it_claims_is_refused_with_its_path_and_line(tmp_path, name, content, options, message):
+def test_a_file_that_is_not_what_it_claims_is_refused_with_its_path_and_line(
+    tmp_path, name, content, options, message
+):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(FileError, match=message) as refusal:
@@ -553,8 +619,14 @@ def test_a_file_that_is_not_what_it_claims_is_refused_with_its_path_and_line(tmp
     [
         ('{"CoordinateSystem": ', r"a\.json:1: expected the JSON sidecar of a table, found"),
         ("[" * 100_000, r"a\.json: expected the JSON sidecar of a table, found"),
-        ('{"CoordinateSystem": "MNI"}', r"a\.json: expected CoordinateSystem to be RAS .*, found 'MNI'"),
-        ('{"CoordinateSystem": "RAS", "Units": "inch"}', r"a\.json: expected Units to be mm or um, found 'inch'"),
+        (
+            '{"CoordinateSystem": "MNI"}',
+            r"a\.json: expected CoordinateSystem to be RAS .*, found 'MNI'",
+        ),
+        (
+            '{"CoordinateSystem": "RAS", "Units": "inch"}',
+            r"a\.json: expected Units to be mm or um, found 'inch'",
+        ),
     ],
 )
 def test_a_broken_sidecar_is_named(tmp_path, content, message):

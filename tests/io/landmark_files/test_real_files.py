@@ -10,7 +10,9 @@ import pytest
 from kunita.io.landmark_files.files import read_landmarks, read_tables, write_landmarks
 
 DATA = pathlib.Path(os.environ.get("KUNITA_DATA", "absent"))
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="KUNITA_DATA does not name the folder of real data")
+pytestmark = pytest.mark.skipif(
+    not DATA.is_dir(), reason="KUNITA_DATA does not name the folder of real data"
+)
 
 
 def test_all_resect_tags_hold_two_volumes_as_a_plain_search_for_numbers_finds_them():
@@ -39,8 +41,14 @@ def test_all_afids_files_have_the_labels_1_to_32_in_ras():
         (table,) = read_tables(path)
         assert (table.frame.value, table.stated) == ("RAS", "stated in the file")
         assert sorted(map(int, table.landmarks().names)) == list(range(1, 33))
-        rows = [line.split(",") for line in path.read_text().splitlines() if line.strip() and line[0] != "#"]
-        np.testing.assert_array_equal(table.points, np.array([row[1:4] for row in rows], dtype=float))
+        rows = [
+            line.split(",")
+            for line in path.read_text().splitlines()
+            if line.strip() and line[0] != "#"
+        ]
+        np.testing.assert_array_equal(
+            table.points, np.array([row[1:4] for row in rows], dtype=float)
+        )
 
 
 def test_a_label_is_the_name_and_the_anatomy_its_description():

@@ -32,10 +32,15 @@ WRITTEN = {  # format: (ending, dimensions, what it keeps, how it is read back i
 }
 CASES = [(name, d) for name, (_, dimensions, _, _) in WRITTEN.items() for d in dimensions]
 HYPOTHESIS = settings(
-    deadline=None, max_examples=15, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=15,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
-LETTERS = st.sampled_from(",;\"'#%=|\\ \t\u3000\ufeffé漢") | st.characters(exclude_categories=("Cc", "Cs"))
+LETTERS = st.sampled_from(",;\"'#%=|\\ \t\u3000\ufeffé漢") | st.characters(
+    exclude_categories=("Cc", "Cs")
+)
 WORDS = st.text(LETTERS, max_size=8).map(lambda word: word.replace("\t", "").strip())
 
 
@@ -46,8 +51,12 @@ def fields(draw, d, keeps, forbidden=""):
     points = draw(arrays(float, (n, d), elements=st.floats(-1e6, 1e6)))
     words = WORDS.map(lambda word: "".join(c for c in word if c not in forbidden).strip())
     named = "names" in keeps and draw(st.booleans())
-    names = draw(st.lists(words.filter(bool), min_size=n, max_size=n, unique=True)) if named else None
-    descriptions = draw(st.lists(words, min_size=n, max_size=n)) if "descriptions" in keeps else None
+    names = (
+        draw(st.lists(words.filter(bool), min_size=n, max_size=n, unique=True)) if named else None
+    )
+    descriptions = (
+        draw(st.lists(words, min_size=n, max_size=n)) if "descriptions" in keeps else None
+    )
     covariances = None
     if "covariances" in keeps and draw(st.booleans()):
         root = draw(arrays(float, (n, d, d), elements=st.floats(-10, 10)))
@@ -84,10 +93,14 @@ def test_what_is_written_reads_back_to_the_last_bit(tmp_path, name, d, data):
     assert found.landmarks().names == table.landmarks().names
 
 
-@pytest.mark.parametrize(("name", "d"), [(name, d) for name, d in CASES if "names" in WRITTEN[name][2]])
+@pytest.mark.parametrize(
+    ("name", "d"), [(name, d) for name, d in CASES if "names" in WRITTEN[name][2]]
+)
 @given(data=st.data())
 @HYPOTHESIS
-def test_names_with_blanks_around_them_read_back_as_the_landmarks_have_them(tmp_path, name, d, data):
+def test_names_with_blanks_around_them_read_back_as_the_landmarks_have_them(
+    tmp_path, name, d, data
+):
     points, names, _, _ = data.draw(fields(d, {"names"}, forbidden='"' if name == "tag" else ""))
     blanks = st.text(st.sampled_from(" \t\n\x1c\x85\u00a0\u2028\u3000"), max_size=2)
     names = names and [data.draw(blanks) + word + data.draw(blanks) for word in names]
@@ -105,7 +118,9 @@ def test_both_volumes_of_a_tag_read_back(tmp_path, data):
     write_landmarks(tmp_path / "pair.tag", (first, second), overwrite=True)
     for table, found in zip((first, second), read_tables(tmp_path / "pair.tag"), strict=True):
         assert_same(table, found)
-    np.testing.assert_array_equal(read_landmarks(tmp_path / "pair.tag", volume=2).points, second.points)
+    np.testing.assert_array_equal(
+        read_landmarks(tmp_path / "pair.tag", volume=2).points, second.points
+    )
 
 
 @pytest.mark.parametrize("name", ["mrk.json", "csv", "tsv"])
@@ -137,13 +152,17 @@ def test_slicers_json_says_how_sure_each_point_is(tmp_path):
     (markup,) = json.loads((tmp_path / "a.mrk.json").read_text(encoding="utf-8"))["markups"]
     assert markup["coordinateSystem"] == "LPS"
     measured = {m["name"]: m["controlPointValues"] for m in markup["measurements"]}
-    np.testing.assert_allclose(measured["uncertainty_fro"], [np.linalg.norm(c) for c in SET.covariances], rtol=1e-14)
+    np.testing.assert_allclose(
+        measured["uncertainty_fro"], [np.linalg.norm(c) for c in SET.covariances], rtol=1e-14
+    )
     largest = [np.linalg.eigvalsh(c)[-1] ** 0.5 for c in SET.covariances]
     np.testing.assert_allclose(measured["std_max"], largest, rtol=1e-14)
     np.testing.assert_array_equal(measured["cov_xz"], -SET.covariances[:, 0, 2])
 
 
-def test_covariances_survive_a_program_that_keeps_only_measurements_and_one_that_drops_them(tmp_path):
+def test_covariances_survive_a_program_that_keeps_only_measurements_and_one_that_drops_them(
+    tmp_path,
+):
     write_landmarks(tmp_path / "a.mrk.json", SET)
     document = json.loads((tmp_path / "a.mrk.json").read_text(encoding="utf-8"))
     without = json.loads(json.dumps(document))
@@ -152,11 +171,15 @@ def test_covariances_survive_a_program_that_keeps_only_measurements_and_one_that
         del point["covariance"]
     for content in (document, without):
         (tmp_path / "b.mrk.json").write_text(json.dumps(content))
-        np.testing.assert_array_equal(read_landmarks(tmp_path / "b.mrk.json").covariances, SET.covariances)
+        np.testing.assert_array_equal(
+            read_landmarks(tmp_path / "b.mrk.json").covariances, SET.covariances
+        )
 
 
 def test_undefined_points_are_written_as_slicer_writes_them(tmp_path):
-    write_landmarks(tmp_path / "a.mrk.json", Landmarks(POINTS, None, SET.covariances, undefined=[1]))
+    write_landmarks(
+        tmp_path / "a.mrk.json", Landmarks(POINTS, None, SET.covariances, undefined=[1])
+    )
     (markup,) = json.loads((tmp_path / "a.mrk.json").read_text())["markups"]
     assert [point["positionStatus"] for point in markup["controlPoints"]].index("undefined") == 1
     assert markup["controlPoints"][1]["position"] == ""
@@ -181,7 +204,9 @@ def test_vtk_reads_the_tag_that_we_write(tmp_path):
 
 def test_ants_gets_four_columns_of_numbers_in_lps(tmp_path):
     write_landmarks(tmp_path / "a.csv", Landmarks(POINTS, ("a", "b", "c")), format="ants")
-    table = np.genfromtxt(tmp_path / "a.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+    table = np.genfromtxt(
+        tmp_path / "a.csv", delimiter=",", names=True, dtype=None, encoding="utf-8"
+    )
     assert table.dtype.names[:4] == ("x", "y", "z", "t")
     np.testing.assert_array_equal([table["x"], table["y"], table["z"]], (POINTS * [-1, -1, 1]).T)
     assert table["label"].tolist() == [1, 2, 3]
@@ -201,21 +226,38 @@ def test_ants_gets_four_columns_of_numbers_in_lps(tmp_path):
         ("a.tag", Landmarks(POINTS, undefined=[0]), {}, "tag has no undefined points"),
         ("a.pts", Landmarks(POINTS, undefined=[0]), {}, "elastix has no undefined points"),
         ("a.tag", (Landmarks(POINTS), Landmarks(POINTS[:2])), {}, r"as many points.*\[3, 2\]"),
-        ("a.tag", (Landmarks(POINTS, tuple("abc")), Landmarks(POINTS, tuple("abd"))), {}, "same names in both volumes"),
+        (
+            "a.tag",
+            (Landmarks(POINTS, tuple("abc")), Landmarks(POINTS, tuple("abd"))),
+            {},
+            "same names in both volumes",
+        ),
         ("a.tag", (Landmarks(POINTS),) * 3, {}, r"at most 2 set\(s\)"),
         ("a.tag", (), {}, r"at most 2 set\(s\).*found 0"),
         ("a.csv", (Landmarks(POINTS),) * 2, {}, r"at most 1 set\(s\)"),
-        ("a.mrk.json", Landmarks(POINTS[:, :2]), {}, "mrk.json does not hold 2-D points; write ants, birl, csv"),
+        (
+            "a.mrk.json",
+            Landmarks(POINTS[:, :2]),
+            {},
+            "mrk.json does not hold 2-D points; write ants, birl, csv",
+        ),
         ("a.csv", Landmarks(POINTS), {"format": "birl"}, "birl does not hold 3-D points"),
         ("a.tag", Landmarks(POINTS), {"frame": "LPS"}, "expected the frame RAS.*found 'LPS'"),
-        ("a.csv", Landmarks(POINTS), {"frame": "IMAGE"}, "expected the frame RAS or LPS.*found 'IMAGE'"),
+        (
+            "a.csv",
+            Landmarks(POINTS),
+            {"frame": "IMAGE"},
+            "expected the frame RAS or LPS.*found 'IMAGE'",
+        ),
         ("a.doc", Landmarks(POINTS), {}, "expected a format that Kunita writes"),
         ("a.tps", Landmarks(POINTS), {}, "expected a format that Kunita writes"),
         ("a.csv", Landmarks(POINTS), {"format": "tag"}, r"a file name ending in \.tag"),
         ("there.csv", Landmarks(POINTS), {}, "the file exists"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(tmp_path, path, landmarks, options, message):
+def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
+    tmp_path, path, landmarks, options, message
+):
     (tmp_path / "there.csv").write_text("before")
     with pytest.raises(FileError, match=message) as refusal:
         write_landmarks(tmp_path / path, landmarks, **options)
@@ -230,7 +272,11 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(tmp_path, p
     [
         ("a.tag", LandmarkTable.of(SET.take([0])), "tag files hold no covariances"),
         ("a.pts", LandmarkTable.of(SET), "elastix files hold no names and no covariances"),
-        ("a.tag", LandmarkTable(POINTS, None, None, ("x", "", "")), "tag files hold no descriptions"),
+        (
+            "a.tag",
+            LandmarkTable(POINTS, None, None, ("x", "", "")),
+            "tag files hold no descriptions",
+        ),
     ],
 )
 def test_what_a_format_leaves_out_is_said(tmp_path, path, table, message):

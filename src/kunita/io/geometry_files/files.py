@@ -8,10 +8,23 @@ from kunita.data.geometry import Mesh, Streamlines, VertexValues
 from kunita.data.image import as_grid
 from kunita.errors import FileError
 from kunita.io.frames import Frame, as_frame
-from kunita.io.geometry_files import gifti_files, mrtrix_files, ply_files, stl_files, trk_files, vtk_files
+from kunita.io.geometry_files import (
+    gifti_files,
+    mrtrix_files,
+    ply_files,
+    stl_files,
+    trk_files,
+    vtk_files,
+)
 from kunita.io.geometry_files.mesh_frames import settle_frame
 
-MESHES = {".vtk": vtk_files, ".vtp": vtk_files, ".ply": ply_files, ".stl": stl_files, ".gii": gifti_files}
+MESHES = {
+    ".vtk": vtk_files,
+    ".vtp": vtk_files,
+    ".ply": ply_files,
+    ".stl": stl_files,
+    ".gii": gifti_files,
+}
 STREAMLINES = {".trk": trk_files, ".tck": mrtrix_files}
 SUFFIXES = (*MESHES, *STREAMLINES)
 
@@ -21,12 +34,15 @@ def is_geometry(path: str | os.PathLike) -> bool:
     return Path(path).suffix.lower() in SUFFIXES
 
 
-def read_geometry(path: str | os.PathLike, *, frame: str | Frame | None = None) -> Mesh | Streamlines:
+def read_geometry(
+    path: str | os.PathLike, *, frame: str | Frame | None = None
+) -> Mesh | Streamlines:
     """Read a mesh (.vtk, .vtp, .ply, .stl, .gii) or streamlines (.trk, .tck).
 
     Args:
         path: the file; its suffix tells the format.
-        frame: "RAS" or "LPS", for a mesh that does not state its frame. One that contradicts the file is refused.
+        frame: "RAS" or "LPS", for a mesh that does not state its frame. One that contradicts the
+            file is refused.
     """
     file = Path(path)
     suffix = _known_suffix(file)
@@ -49,36 +65,45 @@ def write_geometry(
     reference: Any = None,
     overwrite: bool = False,
 ) -> tuple[Path, ...]:
-    """Write a mesh or streamlines, with the uncertainty of their vertices; return the files written.
+    """Write a mesh or streamlines, with the uncertainty of their vertices; return the files
+    written.
 
-    .vtk, .vtp, .ply and .trk hold the uncertainty themselves; next to an .stl it is a table, next to a .gii two files
-    of scalars, and next to a .tck two files of track scalars.
+    .vtk, .vtp, .ply and .trk hold the uncertainty themselves; next to an .stl it is a table, next
+    to a .gii two files of scalars, and next to a .tck two files of track scalars.
 
     Args:
         path: the file; its suffix tells the format.
         geometry: what to write, in RAS+ mm.
         values: how sure the place of each vertex is.
-        frame: "RAS" or "LPS"; without it the frame of the file that a mesh came from. It is stated in the header.
-            .gii, .trk and .tck are RAS by definition.
-        reference: an Image or a Grid in the geometry's space, for the header of a .trk file; without it the one of the
-            file that the streamlines came from.
+        frame: "RAS" or "LPS"; without it the frame of the file that a mesh came from. It is stated
+            in the header. .gii, .trk and .tck are RAS by definition.
+        reference: an Image or a Grid in the geometry's space, for the header of a .trk file;
+            without it the one of the file that the streamlines came from.
         overwrite: whether to replace files that exist.
     """
     file = Path(path)
     suffix = _known_suffix(file)
     if values is not None and len(values) != len(geometry.points):
-        raise FileError.at(file, None, f"values for each of {len(geometry.points)} vertices", len(values))
+        raise FileError.at(
+            file, None, f"values for each of {len(geometry.points)} vertices", len(values)
+        )
     if isinstance(geometry, Mesh) and suffix in MESHES:
         settled = _frame_to_write(file, geometry, as_frame(frame))
         return MESHES[suffix].write(file, geometry, values, settled, overwrite=overwrite)
     if isinstance(geometry, Streamlines) and suffix in STREAMLINES:
-        return _write_streamlines(file, geometry, values, as_frame(frame), reference, overwrite=overwrite)
+        return _write_streamlines(
+            file, geometry, values, as_frame(frame), reference, overwrite=overwrite
+        )
     allowed = ", ".join(MESHES if isinstance(geometry, Mesh) else STREAMLINES)
-    raise FileError.at(file, None, f"one of {allowed} for {type(geometry).__name__.lower()}", suffix)
+    raise FileError.at(
+        file, None, f"one of {allowed} for {type(geometry).__name__.lower()}", suffix
+    )
 
 
 def beside(path: Path) -> tuple[str, ...]:
-    """The names of the files that hold the uncertainty where a format cannot: written next to a geometry file."""
+    """The names of the files that hold the uncertainty where a format cannot: written next to a
+    geometry file.
+    """
     surface = path.stem.removesuffix(".surf")
     names = {
         ".stl": (f"{path.stem}.uncertainty.csv",),
@@ -107,12 +132,16 @@ def _write_streamlines(
 def _known_suffix(file: Path) -> str:
     suffix = file.suffix.lower()
     if suffix not in SUFFIXES:
-        raise FileError.at(file, None, f"a mesh or streamlines by its suffix ({', '.join(SUFFIXES)})", suffix)
+        raise FileError.at(
+            file, None, f"a mesh or streamlines by its suffix ({', '.join(SUFFIXES)})", suffix
+        )
     return suffix
 
 
 def _frame_to_write(file: Path, mesh: Mesh, given: Frame | None) -> Frame:
-    """The frame that was asked for, else that of the mesh's own file; a surface in GIfTI is RAS whatever it was."""
+    """The frame that was asked for, else that of the mesh's own file; a surface in GIfTI is RAS
+    whatever it was.
+    """
     if file.suffix.lower() == ".gii":
         return settle_frame(file, Frame.RAS, given)
     return settle_frame(file, None, given or as_frame(mesh.frame) or Frame.RAS)

@@ -1,9 +1,10 @@
 """GIfTI surfaces (.surf.gii): vertices in RAS+ mm, single precision, and triangles.
 
-The format's coordinates are along RAS+ axes. Of a file's transforms, the one from a space that it calls unknown to that
-of the scanner is applied, as it leads to where the image is; one that leads on from there (to Talairach, say) is not.
-Scalars are files of their own in this world, so the uncertainty is written to NAME.std.shape.gii and
-NAME.radius95.shape.gii, as Workbench and FreeView expect.
+The format's coordinates are along RAS+ axes. Of a file's transforms, the one from a space that it
+calls unknown to that of the scanner is applied, as it leads to where the image is; one that leads
+on from there (to Talairach, say) is not. Scalars are files of their own in this world, so the
+uncertainty is written to NAME.std.shape.gii and NAME.radius95.shape.gii, as Workbench and FreeView
+expect.
 """
 
 import re
@@ -20,32 +21,44 @@ from kunita.io.geometry_files.mesh_frames import refused, settle_frame
 from kunita.io.writing import complete
 
 UNKNOWN, SCANNER, ALIGNED = 0, 1, 2
-"""NIfTI's codes of spaces: unknown, the scanner's, and that of another image to which this was aligned."""
+"""NIfTI's codes of spaces: unknown, the scanner's, and that of another image to which this was
+aligned."""
 
 NOT_KEPT = re.compile(r"VolGeom|UniqueID")
-"""Notes that are not true of a surface that was moved: FreeSurfer's volume, and the surface's own identity."""
+"""Notes that are not true of a surface that was moved: FreeSurfer's volume, and the surface's own
+identity."""
 
 
 def read(path: Path, frame: Frame | None) -> Mesh:
     """Read the surface in a .gii file."""
     settle_frame(path, Frame.RAS, frame)
     image = _load(path)
-    points, triangles = (_only(path, image, intent) for intent in ("NIFTI_INTENT_POINTSET", "NIFTI_INTENT_TRIANGLE"))
+    points, triangles = (
+        _only(path, image, intent) for intent in ("NIFTI_INTENT_POINTSET", "NIFTI_INTENT_TRIANGLE")
+    )
     if len(image.darrays) > 2:
-        warnings.warn(f"{path}: only its points and triangles are kept", KunitaWarning, stacklevel=3)
+        warnings.warn(
+            f"{path}: only its points and triangles are kept", KunitaWarning, stacklevel=3
+        )
     if points is None:
-        raise FileError.at(path, None, "a surface: an array of intent NIFTI_INTENT_POINTSET", "none")
+        raise FileError.at(
+            path, None, "a surface: an array of intent NIFTI_INTENT_POINTSET", "none"
+        )
     notes = tuple((str(k), str(v)) for k, v in points.meta.items() if not NOT_KEPT.match(str(k)))
     with refused(path):
         faces = Cells() if triangles is None else cells_of(_rows(path, triangles))
         return Mesh(_scanner(path, points), faces=faces, frame=Frame.RAS.value, notes=notes)
 
 
-def write(path: Path, mesh: Mesh, values: VertexValues | None, frame: Frame, *, overwrite: bool) -> tuple[Path, ...]:
+def write(
+    path: Path, mesh: Mesh, values: VertexValues | None, frame: Frame, *, overwrite: bool
+) -> tuple[Path, ...]:
     """Write a surface, and its uncertainty, if any, to two files next to it."""
     settle_frame(path, Frame.RAS, frame)
     if len(mesh.lines):
-        raise FileError.at(path, None, "a mesh without lines, which .gii cannot hold", f"{len(mesh.lines)} lines")
+        raise FileError.at(
+            path, None, "a mesh without lines, which .gii cannot hold", f"{len(mesh.lines)} lines"
+        )
     stem = re.sub(r"(\.surf)?\.gii$", "", path.name, flags=re.IGNORECASE)
     scalars = () if values is None else (("std", values.std), ("radius95", values.radius))
     siblings = tuple(path.with_name(f"{stem}.{name}.shape.gii") for name, _ in scalars)
@@ -58,7 +71,9 @@ def write(path: Path, mesh: Mesh, values: VertexValues | None, frame: Frame, *, 
 
 
 def _load(path: Path) -> Any:
-    """The file as nibabel reads it; a damaged one may fail anywhere in there, so that any failure is the file's."""
+    """The file as nibabel reads it; a damaged one may fail anywhere in there, so that any failure
+    is the file's.
+    """
     import nibabel
 
     try:
@@ -80,7 +95,9 @@ def _rows(path: Path, array: Any) -> np.ndarray:
     """The (k, 3) numbers of an array."""
     data = np.asarray(array.data)
     if data.ndim != 2 or data.shape[1] != 3:
-        raise FileError.at(path, None, "three numbers for each point and triangle", f"shape {data.shape}")
+        raise FileError.at(
+            path, None, "three numbers for each point and triangle", f"shape {data.shape}"
+        )
     return data
 
 
@@ -122,7 +139,9 @@ def _surface(mesh: Mesh) -> Any:
 
 
 def _shape(mesh: Mesh, name: str, column: np.ndarray) -> Any:
-    """A scalar per vertex; it names the same anatomical structure as its surface, by which Workbench joins the two."""
+    """A scalar per vertex; it names the same anatomical structure as its surface, by which
+    Workbench joins the two.
+    """
     from nibabel import gifti
 
     array = gifti.GiftiDataArray(

@@ -1,7 +1,7 @@
 """What a mesh file says about its frame, and what turns with the axes.
 
-3D Slicer writes `SPACE=LPS` or `SPACE=RAS` into the header of the meshes that it saves, and so does Kunita. Most other
-programs say nothing, and then nobody can tell: the frame has to be given.
+3D Slicer writes `SPACE=LPS` or `SPACE=RAS` into the header of the meshes that it saves, and so does
+Kunita. Most other programs say nothing, and then nobody can tell: the frame has to be given.
 """
 
 import contextlib
@@ -35,11 +35,17 @@ def statement(frame: Frame) -> str:
 
 
 def settle_frame(path: Path, stated: Frame | None, given: Frame | None) -> Frame:
-    """The frame of a file: what it states, which what the user gives may confirm but not contradict."""
+    """The frame of a file: what it states, which what the user gives may confirm but not
+    contradict.
+    """
     if given is Frame.IMAGE:
-        raise FileError.at(path, None, "the frame RAS or LPS, as meshes and streamlines are 3-D", "IMAGE")
+        raise FileError.at(
+            path, None, "the frame RAS or LPS, as meshes and streamlines are 3-D", "IMAGE"
+        )
     if stated is not None and given is not None and stated is not given:
-        raise FileError.at(path, None, f"the frame {stated.value}, in which the file is", given.value)
+        raise FileError.at(
+            path, None, f"the frame {stated.value}, in which the file is", given.value
+        )
     frame = stated or given
     if frame is None:
         raise FileError(
@@ -61,7 +67,9 @@ def flip_mesh(mesh: Mesh, frame: Frame) -> Mesh:
 
 
 def with_uncertainty(mesh: Mesh, values: VertexValues | None) -> Mesh:
-    """The mesh with the uncertainty of its vertices among its point data, in the place of an older one."""
+    """The mesh with the uncertainty of its vertices among its point data, in the place of an older
+    one.
+    """
     if values is None:
         return mesh
     new = (
@@ -92,4 +100,6 @@ def _flip_attribute(attribute: Attribute, frame: Frame) -> Attribute:
         flipped = flip_covariances(attribute.values, frame)
     else:
         return attribute
-    return dataclasses.replace(attribute, values=flipped.astype(np.result_type(attribute.values, np.float32)))
+    return dataclasses.replace(
+        attribute, values=flipped.astype(np.result_type(attribute.values, np.float32))
+    )

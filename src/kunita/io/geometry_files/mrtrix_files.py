@@ -1,8 +1,9 @@
 """MRtrix: streamlines (.tck) and track scalars (.tsf), two faces of one format.
 
-Both are a text header and rows of numbers: three for each vertex, or one; a row of NaN ends a streamline, a row of Inf
-the file. Coordinates are RAS+ mm. A scalar file belongs to the streamlines with the same timestamp and count, so the
-two are written with one timestamp, a new one: older scalars are not those of moved streamlines.
+Both are a text header and rows of numbers: three for each vertex, or one; a row of NaN ends a
+streamline, a row of Inf the file. Coordinates are RAS+ mm. A scalar file belongs to the streamlines
+with the same timestamp and count, so the two are written with one timestamp, a new one: older
+scalars are not those of moved streamlines.
 """
 
 import re
@@ -38,8 +39,12 @@ def read(path: Path, frame: Frame | None) -> Streamlines:
         return Streamlines(np.delete(rows, breaks, axis=0), lengths, notes=kept)
 
 
-def write(path: Path, streamlines: Streamlines, values: VertexValues | None, *, overwrite: bool) -> tuple[Path, ...]:
-    """Write .tck, and the uncertainty, if any, as track scalars to NAME_std.tsf and NAME_radius95.tsf."""
+def write(
+    path: Path, streamlines: Streamlines, values: VertexValues | None, *, overwrite: bool
+) -> tuple[Path, ...]:
+    """Write .tck, and the uncertainty, if any, as track scalars to NAME_std.tsf and
+    NAME_radius95.tsf.
+    """
     stamp = f"{time.time_ns() / 1e9:.10f}"
     scalars = () if values is None else (("std", values.std), ("radius95", values.radius))
     siblings = tuple(path.with_name(f"{path.stem}_{name}.tsf") for name, _ in scalars)
@@ -57,7 +62,9 @@ def _read_header(path: Path, data: bytes) -> list[tuple[str, str]]:
     if not data.startswith(TRACKS.encode()) or end is None:
         raise FileError.at(path, 1, f"{TRACKS!r} and a header that ends with END", data[:20])
     pairs: list[tuple[str, str]] = []
-    for number, line in enumerate(data[: end.start()].decode(errors="replace").splitlines()[1:], start=2):
+    for number, line in enumerate(
+        data[: end.start()].decode(errors="replace").splitlines()[1:], start=2
+    ):
         key, colon, value = line.partition(":")
         if colon:
             pairs.append((key.strip(), value.strip()))
@@ -80,14 +87,21 @@ def _read_rows(path: Path, data: bytes, pairs: list[tuple[str, str]]) -> np.ndar
     rows = np.frombuffer(body, kind, len(body) // np.dtype(kind).itemsize // 3 * 3).reshape(-1, 3)
     ends = np.flatnonzero(np.isinf(rows).all(axis=1))
     if not ends.size:
-        raise FileError.at(path, None, "a row of Inf at the end; the file is not complete", f"{len(rows)} rows")
+        raise FileError.at(
+            path, None, "a row of Inf at the end; the file is not complete", f"{len(rows)} rows"
+        )
     return rows[: ends[0]].astype(np.float64)
 
 
 def _file(magic: str, stamp: str, streamlines: Streamlines, rows: np.ndarray) -> bytes:
     """A whole file: the header, which has to state its own length, and the rows with their breaks."""
     count = len(streamlines)
-    pairs = [*streamlines.notes, ("timestamp", stamp), ("datatype", "Float32LE"), ("count", f"{count:010d}")]
+    pairs = [
+        *streamlines.notes,
+        ("timestamp", stamp),
+        ("datatype", "Float32LE"),
+        ("count", f"{count:010d}"),
+    ]
     text = "\n".join([magic, *(f"{key}: {value}" for key, value in pairs), "file: . "])
     length = len(text.encode()) + len("00000000\nEND\n")
     broken = np.insert(rows, np.cumsum(streamlines.lengths), np.nan, axis=0)

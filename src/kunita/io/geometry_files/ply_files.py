@@ -1,8 +1,10 @@
-"""PLY, the polygon format of Stanford: text or binary, with as many properties per vertex and per face as one likes.
+"""PLY, the polygon format of Stanford: text or binary, with as many properties per vertex and per
+face as one likes.
 
-Kunita reads and writes it itself, as VTK's reader knows neither double precision nor any property that it does not
-expect. The frame is stated in a comment, as 3D Slicer does. Numbers along several columns become properties with a
-number: `field_0`, `field_1`, …; normals, colours and covariances have the names that other programs give them.
+Kunita reads and writes it itself, as VTK's reader knows neither double precision nor any property
+that it does not expect. The frame is stated in a comment, as 3D Slicer does. Numbers along several
+columns become properties with a number: `field_0`, `field_1`, …; normals, colours and covariances
+have the names that other programs give them.
 """
 
 import dataclasses
@@ -37,7 +39,15 @@ TYPES = {
     **dict.fromkeys(("float", "float32"), "f4"),
     **dict.fromkeys(("double", "float64"), "f8"),
 }
-NAMES = {"i1": "char", "u1": "uchar", "i2": "short", "u2": "ushort", "i4": "int", "u4": "uint", "f4": "float"}
+NAMES = {
+    "i1": "char",
+    "u1": "uchar",
+    "i2": "short",
+    "u2": "ushort",
+    "i4": "int",
+    "u4": "uint",
+    "f4": "float",
+}
 BYTE_ORDERS = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
 INDICES = ("vertex_indices", "vertex_index")
 POSITION, NORMAL, COLOUR = ("x", "y", "z"), ("nx", "ny", "nz"), ("red", "green", "blue", "alpha")
@@ -57,7 +67,9 @@ Columns = tuple[tuple[str, np.ndarray], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Property:
-    """A number, or a list of numbers, that every record of an element has; `counts` is the type of a list's length."""
+    """A number, or a list of numbers, that every record of an element has; `counts` is the type of
+    a list's length.
+    """
 
     name: str
     values: str
@@ -79,7 +91,9 @@ class Element:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """The records of an element: numbers by column; a list is its lengths and its entries, one after the other."""
+    """The records of an element: numbers by column; a list is its lengths and its entries, one
+    after the other.
+    """
 
     names: tuple[str, ...]
     columns: tuple[np.ndarray, ...]
@@ -99,31 +113,47 @@ def read(path: Path, frame: Frame | None) -> Mesh:
     """Read .ply, text or binary of either byte order."""
     header, body = _split(path)
     order, declared = _parse_header(path, header)
-    settled = settle_frame(path, stated_frame("\n".join(line for line in header if line.startswith("comment"))), frame)
+    settled = settle_frame(
+        path, stated_frame("\n".join(line for line in header if line.startswith("comment"))), frame
+    )
     elements = declared
     if order == "=":
         body, elements = _as_binary(path, body, declared, first_line=len(header) + 1)
     tables = _read_tables(path, body, order, elements)
     if order == "=":
-        tables = {element.name: _typed(tables[element.name], element) for element in declared if element.name in tables}
+        tables = {
+            element.name: _typed(tables[element.name], element)
+            for element in declared
+            if element.name in tables
+        }
     with refused(path):
         return flip_mesh(_mesh(path, tables), settled)
 
 
-def write(path: Path, mesh: Mesh, values: VertexValues | None, frame: Frame, *, overwrite: bool) -> tuple[Path, ...]:
+def write(
+    path: Path, mesh: Mesh, values: VertexValues | None, frame: Frame, *, overwrite: bool
+) -> tuple[Path, ...]:
     """Write .ply, binary, with the uncertainty as properties of the vertices."""
     if len(mesh.lines):
-        raise FileError.at(path, None, "a mesh without lines, which .ply cannot hold", f"{len(mesh.lines)} lines")
+        raise FileError.at(
+            path, None, "a mesh without lines, which .ply cannot hold", f"{len(mesh.lines)} lines"
+        )
     stored = flip_mesh(with_uncertainty(mesh, values), frame)
     positions = tuple(zip(POSITION, stored.points.T, strict=True))
     vertices = _records(_columns(stored.point_data, positions), len(stored.points))
     faces, owners = _faces(stored)
-    extras = _records([(name, column[owners]) for name, column in _columns(stored.cell_data)], len(faces))
+    extras = _records(
+        [(name, column[owners]) for name, column in _columns(stored.cell_data)], len(faces)
+    )
     if np.any(faces.sizes > MOST_CORNERS):
         raise FileError.at(path, None, f"faces of at most {MOST_CORNERS} points", faces.sizes.max())
     lines = ["ply", "format binary_little_endian 1.0", f"comment {statement(frame)}"]
     lines += [f"element vertex {len(vertices)}", *_declarations(vertices)]
-    lines += [f"element face {len(faces)}", "property list uchar int vertex_indices", *_declarations(extras)]
+    lines += [
+        f"element face {len(faces)}",
+        "property list uchar int vertex_indices",
+        *_declarations(extras),
+    ]
     with complete(path, overwrite=overwrite) as partial, partial.open("wb") as file:
         file.write("\n".join([*lines, "end_header", ""]).encode(errors="surrogateescape"))
         file.write(vertices.tobytes())
@@ -151,16 +181,22 @@ def _parse_header(path: Path, header: list[str]) -> tuple[str, tuple[Element, ..
                 order = BYTE_ORDERS[kind]
             case ["element", name, count] if re.fullmatch(r"[0-9]{1,18}", count):
                 elements.append(Element(name, int(count), ()))
-            case ["property", "list", counts, values, name] if elements and counts in TYPES and values in TYPES:
+            case ["property", "list", counts, values, name] if (
+                elements and counts in TYPES and values in TYPES
+            ):
                 elements[-1] = _extended(elements[-1], Property(name, TYPES[values], TYPES[counts]))
             case ["property", values, name] if elements and values in TYPES:
                 elements[-1] = _extended(elements[-1], Property(name, TYPES[values]))
             case [] | ["ply" | "comment" | "obj_info" | "end_header", *_]:
                 pass
             case _:
-                raise FileError.at(path, number, "a format, element, property or comment of PLY", line)
+                raise FileError.at(
+                    path, number, "a format, element, property or comment of PLY", line
+                )
     if order is None:
-        raise FileError.at(path, None, "a line 'format ascii|binary_little_endian|binary_big_endian 1.0'", "none")
+        raise FileError.at(
+            path, None, "a line 'format ascii|binary_little_endian|binary_big_endian 1.0'", "none"
+        )
     return order, tuple(elements)
 
 
@@ -179,7 +215,9 @@ def _as_binary(
     doubles = tuple(
         dataclasses.replace(
             element,
-            properties=tuple(Property(prop.name, "f8", prop.counts and "f8") for prop in element.properties),
+            properties=tuple(
+                Property(prop.name, "f8", prop.counts and "f8") for prop in element.properties
+            ),
         )
         for element in elements
     )
@@ -193,7 +231,9 @@ def _typed(table: Table, element: Element) -> Table:
     return dataclasses.replace(table, columns=columns)
 
 
-def _read_tables(path: Path, body: bytes, order: str, elements: tuple[Element, ...]) -> dict[str, Table]:
+def _read_tables(
+    path: Path, body: bytes, order: str, elements: tuple[Element, ...]
+) -> dict[str, Table]:
     """The tables of a binary body by name; what follows the vertices and faces is not looked at."""
     tables: dict[str, Table] = {}
     start = 0
@@ -204,10 +244,14 @@ def _read_tables(path: Path, body: bytes, order: str, elements: tuple[Element, .
             tables[element.name], start = _read_table(body, start, order, element)
         except (ValueError, OverflowError) as error:
             expected = f"{element.count} records of the element {element.name!r}"
-            raise FileError.at(path, None, expected, f"{len(body) - start} bytes that do not hold them") from error
+            raise FileError.at(
+                path, None, expected, f"{len(body) - start} bytes that do not hold them"
+            ) from error
     for element in elements:
         if element.name not in ("vertex", "face"):
-            warnings.warn(f"{path}: the element {element.name!r} is not kept", KunitaWarning, stacklevel=4)
+            warnings.warn(
+                f"{path}: the element {element.name!r} is not kept", KunitaWarning, stacklevel=4
+            )
     return tables
 
 
@@ -219,7 +263,9 @@ def _read_table(body: bytes, start: int, order: str, element: Element) -> tuple[
     kind = _record_type(order, element, sizes)
     if kind.itemsize * element.count <= len(body) - start:
         records = np.frombuffer(body, kind, element.count, start)
-        if all(np.all(records[f"{name} length"] == sizes[i]) for i, name in enumerate(element.lists)):
+        if all(
+            np.all(records[f"{name} length"] == sizes[i]) for i, name in enumerate(element.lists)
+        ):
             return _regular_table(records, element), start + records.nbytes
     return _irregular_table(body, start, order, element)
 
@@ -264,7 +310,9 @@ def _regular_table(records: np.ndarray, element: Element) -> Table:
 
 
 def _regular_cells(rows: np.ndarray) -> Cells:
-    return Cells(np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1], rows.reshape(-1).astype(np.int64))
+    return Cells(
+        np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1], rows.reshape(-1).astype(np.int64)
+    )
 
 
 def _irregular_table(body: bytes, start: int, order: str, element: Element) -> tuple[Table, int]:
@@ -281,7 +329,9 @@ def _irregular_table(body: bytes, start: int, order: str, element: Element) -> t
     both = list(zip(element.properties, rows, strict=True))
     plain = [(prop.name, np.concatenate(row)) for prop, row in both if prop.counts is None]
     lists = tuple((prop.name, _cells(row)) for prop, row in both if prop.counts is not None)
-    return Table(tuple(name for name, _ in plain), tuple(column for _, column in plain), lists), start
+    return Table(
+        tuple(name for name, _ in plain), tuple(column for _, column in plain), lists
+    ), start
 
 
 def _cells(rows: list[np.ndarray]) -> Cells:
@@ -291,7 +341,9 @@ def _cells(rows: list[np.ndarray]) -> Cells:
 
 def _mesh(path: Path, tables: dict[str, Table]) -> Mesh:
     if "vertex" not in tables or any(name not in tables["vertex"] for name in POSITION):
-        raise FileError.at(path, None, "an element 'vertex' with the properties x, y and z", sorted(tables))
+        raise FileError.at(
+            path, None, "an element 'vertex' with the properties x, y and z", sorted(tables)
+        )
     vertices, faces = tables["vertex"], tables.get("face", Table((), ()))
     indices = [cells for name, cells in faces.lists if name in INDICES]
     return Mesh(
@@ -325,7 +377,9 @@ def _native(column: np.ndarray) -> np.ndarray:
 
 
 def _columns(attributes: tuple[Attribute, ...], before: Columns = ()) -> Columns:
-    """The columns of a table that holds these attributes, after others; a name that is taken grows a tail."""
+    """The columns of a table that holds these attributes, after others; a name that is taken grows
+    a tail.
+    """
     columns = list(before)
     for attribute in attributes:
         values = attribute.columns[:, UPPER] if attribute.name == COVARIANCE else attribute.columns
@@ -367,7 +421,9 @@ def _faces(mesh: Mesh) -> tuple[Cells, np.ndarray]:
     """The faces of a mesh and the triangles of its strips; and the cell that each was."""
     strips = _regular_cells(mesh.strips.strip_triangles())
     offsets = np.concatenate([mesh.faces.offsets, strips.offsets[1:] + mesh.faces.offsets[-1]])
-    repeats = np.concatenate([np.ones(len(mesh.faces), dtype=np.int64), np.maximum(mesh.strips.sizes - 2, 0)])
+    repeats = np.concatenate(
+        [np.ones(len(mesh.faces), dtype=np.int64), np.maximum(mesh.strips.sizes - 2, 0)]
+    )
     owners = len(mesh.vertices) + np.repeat(np.arange(len(repeats)), repeats)
     return Cells(offsets, np.concatenate([mesh.faces.connectivity, strips.connectivity])), owners
 

@@ -1,8 +1,9 @@
 """TrackVis streamlines (.trk), in single precision, with numbers per vertex and per streamline.
 
-A file's points are millimetres along the voxel axes of an image, so its header holds that image's grid; a file of the
-first version has no matrix from there to the world, and is refused. nibabel knows the way through TrackVis's
-half-voxel shift and voxel order; the records are handled here, as nibabel forgets streamlines without a vertex.
+A file's points are millimetres along the voxel axes of an image, so its header holds that image's
+grid; a file of the first version has no matrix from there to the world, and is refused. nibabel
+knows the way through TrackVis's half-voxel shift and voxel order; the records are handled here, as
+nibabel forgets streamlines without a vertex.
 """
 
 import dataclasses
@@ -51,7 +52,9 @@ def write(
     *,
     overwrite: bool,
 ) -> tuple[Path, ...]:
-    """Write .trk on the grid of an image in the streamlines' space, with the uncertainty as scalars of the vertices."""
+    """Write .trk on the grid of an image in the streamlines' space, with the uncertainty as scalars
+    of the vertices.
+    """
     whole = _with_uncertainty(streamlines, values)
     header = _header(path, whole, grid or whole.grid)
     to_world = _to_world(path, header)
@@ -72,7 +75,12 @@ def _read_header(path: Path, data: bytes) -> Any:
     records = [np.frombuffer(data, kind, 1)[0] for kind in kinds]
     fitting = [record for record in records if record["hdr_size"] == HEADER]
     if not fitting:
-        raise FileError.at(path, None, f"a header that says that it has {HEADER} bytes", int(records[0]["hdr_size"]))
+        raise FileError.at(
+            path,
+            None,
+            f"a header that says that it has {HEADER} bytes",
+            int(records[0]["hdr_size"]),
+        )
     header = fitting[0]
     if header["version"] not in (2, 3) or header["voxel_to_rasmm"][3, 3] == 0:
         expected = "a TrackVis file of version 2 with its matrix vox_to_ras, without which its space is unknown"
@@ -81,7 +89,9 @@ def _read_header(path: Path, data: bytes) -> Any:
 
 
 def _to_world(path: Path, header: Any) -> np.ndarray:
-    """(4, 4) from TrackVis's millimetres to RAS+; a file that names no voxel order has TrackVis's default, LPS."""
+    """(4, 4) from TrackVis's millimetres to RAS+; a file that names no voxel order has TrackVis's
+    default, LPS.
+    """
     from nibabel.streamlines.trk import get_affine_trackvis_to_rasmm
 
     named = {name: header[name] for name in ("voxel_sizes", "voxel_to_rasmm", "dimensions")}
@@ -89,19 +99,27 @@ def _to_world(path: Path, header: Any) -> np.ndarray:
     if not np.all(np.asarray(header["voxel_sizes"]) > 0):
         raise FileError.at(path, None, "positive voxel sizes", header["voxel_sizes"].tolist())
     try:
-        return np.asarray(get_affine_trackvis_to_rasmm({**named, "voxel_order": order}), dtype=np.float64)
+        return np.asarray(
+            get_affine_trackvis_to_rasmm({**named, "voxel_order": order}), dtype=np.float64
+        )
     except ValueError as error:
         raise FileError.at(path, None, "a voxel order such as LPS", order) from error
 
 
-def _read_records(path: Path, data: bytes, header: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _read_records(
+    path: Path, data: bytes, header: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(n, 3 + s) numbers of the vertices, (k, p) properties, and (k,) lengths.
 
-    Everything is four bytes wide: a length, the vertices with their scalars, the properties; and so on.
+    Everything is four bytes wide: a length, the vertices with their scalars, the properties; and so
+    on.
     """
     order = header.dtype["hdr_size"].str[0]
     words = np.frombuffer(data, f"{order}i4", (len(data) - HEADER) // 4, HEADER)
-    width, extra = 3 + int(header["nb_scalars_per_point"]), int(header["nb_properties_per_streamline"])
+    width, extra = (
+        3 + int(header["nb_scalars_per_point"]),
+        int(header["nb_properties_per_streamline"]),
+    )
     starts, lengths = _walk(path, words, width, extra, int(header["nb_streamlines"]))
     sizes = lengths * width
     places = np.arange(sizes.sum()) + np.repeat(starts + 1 - (np.cumsum(sizes) - sizes), sizes)
@@ -110,10 +128,16 @@ def _read_records(path: Path, data: bytes, header: Any) -> tuple[np.ndarray, np.
     return numbers[places].reshape(-1, width).astype(np.float64), properties, lengths
 
 
-def _walk(path: Path, words: np.ndarray, width: int, extra: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each streamline starts and how many vertices it has; a count of 0 means that nobody counted."""
+def _walk(
+    path: Path, words: np.ndarray, width: int, extra: int, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where each streamline starts and how many vertices it has; a count of 0 means that nobody
+    counted.
+    """
     if min(width - 3, extra, count) < 0:
-        raise FileError.at(path, None, "numbers of scalars, properties and streamlines", (width - 3, extra, count))
+        raise FileError.at(
+            path, None, "numbers of scalars, properties and streamlines", (width - 3, extra, count)
+        )
     starts: list[int] = []
     place = 0
     while place < len(words) and (count == 0 or len(starts) < count):
@@ -121,7 +145,9 @@ def _walk(path: Path, words: np.ndarray, width: int, extra: int, count: int) -> 
         after = place + 1 + length * width + extra
         if length < 0 or after > len(words):
             found = f"{length} vertices and {len(words) - place - 1} numbers"
-            raise FileError.at(path, None, f"a complete streamline in place {len(starts) + 1}", found)
+            raise FileError.at(
+                path, None, f"a complete streamline in place {len(starts) + 1}", found
+            )
         starts.append(place)
         place = after
     if len(starts) < count:
@@ -157,28 +183,45 @@ def _header(path: Path, streamlines: Streamlines, grid: Grid | None) -> Any:
     from nibabel.streamlines.trk import header_2_dtype
 
     if grid is None:
-        raise FileError.at(path, None, "the grid of an image in the streamlines' space (--reference)", "none")
+        raise FileError.at(
+            path, None, "the grid of an image in the streamlines' space (--reference)", "none"
+        )
     if grid.dimension != 3 or max(grid.shape) > MOST_VOXELS:
-        raise FileError.at(path, None, f"a 3-D grid of at most {MOST_VOXELS} voxels along an axis", grid.shape)
+        raise FileError.at(
+            path, None, f"a 3-D grid of at most {MOST_VOXELS} voxels along an axis", grid.shape
+        )
     header = np.zeros((), header_2_dtype.newbyteorder("<"))
     header["magic_number"], header["version"], header["hdr_size"] = b"TRACK", 2, HEADER
-    header["dimensions"], header["voxel_sizes"], header["voxel_to_rasmm"] = grid.shape, grid.spacing, grid.affine
+    header["dimensions"], header["voxel_sizes"], header["voxel_to_rasmm"] = (
+        grid.shape,
+        grid.spacing,
+        grid.affine,
+    )
     header["voxel_order"] = "".join(aff2axcodes(grid.affine)).encode()
     header["scalar_name"], header["nb_scalars_per_point"] = _names(path, streamlines.point_data)
-    header["property_name"], header["nb_properties_per_streamline"] = _names(path, streamlines.line_data)
+    header["property_name"], header["nb_properties_per_streamline"] = _names(
+        path, streamlines.line_data
+    )
     header["nb_streamlines"] = len(streamlines)
     return header[()]
 
 
 def _names(path: Path, attributes: tuple[Attribute, ...]) -> tuple[list[bytes], int]:
-    """Ten names, each with its number of columns where it stands for several; and how many columns there are."""
+    """Ten names, each with its number of columns where it stands for several; and how many columns
+    there are.
+    """
     from nibabel.streamlines.trk import encode_value_in_name
 
     widths = [attribute.columns.shape[1] for attribute in attributes]
     if len(attributes) > MOST_NAMES:
-        raise FileError.at(path, None, f"at most {MOST_NAMES} arrays, as .trk has no more names", len(attributes))
+        raise FileError.at(
+            path, None, f"at most {MOST_NAMES} arrays, as .trk has no more names", len(attributes)
+        )
     try:
-        names = [encode_value_in_name(w, attribute.name) for w, attribute in zip(widths, attributes, strict=True)]
+        names = [
+            encode_value_in_name(w, attribute.name)
+            for w, attribute in zip(widths, attributes, strict=True)
+        ]
     except ValueError as error:
         raise FileError(f"{path}: {error}") from error
     return names + [b""] * (MOST_NAMES - len(names)), sum(widths)
@@ -188,16 +231,24 @@ def _records(streamlines: Streamlines, table: np.ndarray) -> np.ndarray:
     """Each streamline's length, its rows of the table, and its properties, as words of four bytes."""
     lengths = streamlines.lengths
     heads = lengths[:, None].astype("<i4")
-    tails = np.column_stack([np.zeros((len(lengths), 0)), *(a.columns for a in streamlines.line_data)])
+    tails = np.column_stack(
+        [np.zeros((len(lengths), 0)), *(a.columns for a in streamlines.line_data)]
+    )
     ends = np.cumsum(lengths)[:, None] * table.shape[1]
-    places = np.concatenate([ends - lengths[:, None] * table.shape[1], np.repeat(ends, tails.shape[1], axis=1)], axis=1)
+    places = np.concatenate(
+        [ends - lengths[:, None] * table.shape[1], np.repeat(ends, tails.shape[1], axis=1)], axis=1
+    )
     extras = np.concatenate([heads, tails.astype("<f4").view("<i4")], axis=1)
-    return np.insert(table.astype("<f4").reshape(-1).view("<i4"), places.reshape(-1), extras.reshape(-1))
+    return np.insert(
+        table.astype("<f4").reshape(-1).view("<i4"), places.reshape(-1), extras.reshape(-1)
+    )
 
 
 def _with_uncertainty(streamlines: Streamlines, values: VertexValues | None) -> Streamlines:
     if values is None:
         return streamlines
-    kept = tuple(attribute for attribute in streamlines.point_data if attribute.name not in (STD, RADIUS))
+    kept = tuple(
+        attribute for attribute in streamlines.point_data if attribute.name not in (STD, RADIUS)
+    )
     new = (Attribute(STD, values.std), Attribute(RADIUS, values.radius))
     return dataclasses.replace(streamlines, point_data=kept + new)

@@ -1,8 +1,10 @@
-"""The legacy VTK format (.vtk), polygonal data only: read as text or binary, versions 1 to 5.1; written as binary, 4.2.
+"""The legacy VTK format (.vtk), polygonal data only: read as text or binary, versions 1 to 5.1;
+written as binary, 4.2.
 
-Kunita reads it itself, as VTK takes a file that ends too early for a whole one and fills in whatever is in memory, and
-follows a damaged list of cells out of it. It writes version 4.2, the last that programs built on VTK 8 and earlier can
-read. The title, the second line, is where 3D Slicer states the frame.
+Kunita reads it itself, as VTK takes a file that ends too early for a whole one and fills in
+whatever is in memory, and follows a damaged list of cells out of it. It writes version 4.2, the
+last that programs built on VTK 8 and earlier can read. The title, the second line, is where 3D
+Slicer states the frame.
 """
 
 import dataclasses
@@ -47,7 +49,8 @@ WORDS = {
     "f4": "float",
     "f8": "double",
 }
-"""The word to write for each type of number; a long has eight bytes or four, as the reader's machine has it."""
+"""The word to write for each type of number; a long has eight bytes or four, as the reader's
+machine has it."""
 
 CELLS = ("VERTICES", "LINES", "POLYGONS", "TRIANGLE_STRIPS")
 FIXED = {
@@ -72,9 +75,12 @@ HEADINGS = {
 """What comes before the numbers of an attribute; plain ones are gathered in a field."""
 
 UNQUOTED = "!#$&'()*+,/:;<=>?@[\\]^`{|}"
-"""Signs that a name has as they are: all that can be printed but the quotation mark and the one that quotes."""
+"""Signs that a name has as they are: all that can be printed but the quotation mark and the one
+that quotes."""
 
-OPENING = re.compile(rb"# vtk DataFile Version (\d+)\.\d+[^\n]*\n([^\n]*)\n\s*(ASCII|BINARY)\s+DATASET\s+(\w+)", re.I)
+OPENING = re.compile(
+    rb"# vtk DataFile Version (\d+)\.\d+[^\n]*\n([^\n]*)\n\s*(ASCII|BINARY)\s+DATASET\s+(\w+)", re.I
+)
 LENGTH_BYTES = (8, 4, 2, 1)
 """How long the length of a binary string is, by its two first bits."""
 
@@ -128,7 +134,9 @@ class Cursor:
         start, size = self.place + 1, np.dtype(TYPES[kind]).itemsize
         length = (count + 7) // 8 if kind == "bit" else count * size
         if start + length > len(self.data):
-            raise self.refusal(f"{length} bytes of {count} numbers", f"{max(len(self.data) - start, 0)} bytes")
+            raise self.refusal(
+                f"{length} bytes of {count} numbers", f"{max(len(self.data) - start, 0)} bytes"
+            )
         self.place = start + length
         if kind == "bit":
             return np.unpackbits(np.frombuffer(self.data, np.uint8, length, start), count=count)
@@ -158,7 +166,9 @@ class Cursor:
 
     def _binary_string(self) -> str:
         width = LENGTH_BYTES[self.data[self.place] >> 6] if self.place < len(self.data) else 1
-        length = int.from_bytes(self.data[self.place : self.place + width], "big") % (1 << (8 * width - 2))
+        length = int.from_bytes(self.data[self.place : self.place + width], "big") % (
+            1 << (8 * width - 2)
+        )
         start, self.place = self.place + width, self.place + width + length
         if self.place > len(self.data):
             raise self.refusal(f"a text of {length} bytes", "the end of the file")
@@ -182,7 +192,9 @@ class Contents:
 
 
 def read_legacy(path: Path) -> tuple[Mesh, Frame | None]:
-    """The mesh in a file, in the file's frame; and that frame, if the title (or a field SPACE) states it."""
+    """The mesh in a file, in the file's frame; and that frame, if the title (or a field SPACE)
+    states it.
+    """
     data = path.read_bytes()
     opening = OPENING.match(data)
     if opening is None or opening[4].upper() != b"POLYDATA":
@@ -202,7 +214,9 @@ def read_legacy(path: Path) -> tuple[Mesh, Frame | None]:
         point_data=tuple(contents.point_data),
         cell_data=tuple(contents.cell_data),
     )
-    return mesh, stated_frame(opening[2].decode("latin1")) or stated_frame(f"SPACE={contents.space}")
+    return mesh, stated_frame(opening[2].decode("latin1")) or stated_frame(
+        f"SPACE={contents.space}"
+    )
 
 
 def _read_section(cursor: Cursor, keyword: str, contents: Contents, version: int) -> None:
@@ -228,7 +242,9 @@ def _numeric(cursor: Cursor) -> str:
 
 
 def _read_cells(cursor: Cursor, version: int) -> Cells:
-    """Cells as offsets and point numbers (version 5), or as one list of lengths and point numbers (before)."""
+    """Cells as offsets and point numbers (version 5), or as one list of lengths and point numbers
+    (before).
+    """
     count, size = cursor.count(), cursor.count()
     if version < 5:
         return _listed_cells(cursor, cursor.numbers(size, "int"), count)
@@ -243,7 +259,11 @@ def _read_cells(cursor: Cursor, version: int) -> Cells:
 
 def _listed_cells(cursor: Cursor, entries: np.ndarray, count: int) -> Cells:
     size = len(entries)
-    if 0 < count <= size and size % count == 0 and np.all(entries[:: size // count] == size // count - 1):
+    if (
+        0 < count <= size
+        and size % count == 0
+        and np.all(entries[:: size // count] == size // count - 1)
+    ):
         return cells_of(entries.reshape(count, -1)[:, 1:])
     heads, place = [], 0
     for _ in range(count):
@@ -252,7 +272,9 @@ def _listed_cells(cursor: Cursor, entries: np.ndarray, count: int) -> Cells:
             break
         place += 1 + int(entries[place])
     if place != size or len(heads) != count:
-        raise cursor.refusal(f"a list of {count} cells in {size} numbers", "one that does not add up")
+        raise cursor.refusal(
+            f"a list of {count} cells in {size} numbers", "one that does not add up"
+        )
     offsets = np.cumsum([0, *entries[heads]]).astype(np.int64)
     return Cells(offsets, np.delete(entries, heads).astype(np.int64))
 
@@ -281,17 +303,25 @@ def _read_attribute(cursor: Cursor, keyword: str, count: int) -> Attribute:
     if keyword == "COLOR_SCALARS":
         width = cursor.count()
         values = cursor.numbers(count * width, "unsigned_char" if cursor.binary else "float")
-        colours = values if cursor.binary else np.round(255 * np.clip(values, 0, 1)).astype(np.uint8)
+        colours = (
+            values if cursor.binary else np.round(255 * np.clip(values, 0, 1)).astype(np.uint8)
+        )
         return Attribute(name, colours.reshape(count, width), Role.SCALARS)
     if keyword == "TEXTURE_COORDINATES":
         width = cursor.count()
-        return Attribute(name, cursor.numbers(count * width, _numeric(cursor)).reshape(count, width), Role.TEXTURE)
+        return Attribute(
+            name,
+            cursor.numbers(count * width, _numeric(cursor)).reshape(count, width),
+            Role.TEXTURE,
+        )
     if keyword not in FIXED:
         raise cursor.refusal("an attribute of VTK", keyword)
     width, role = FIXED[keyword]
     values = cursor.numbers(count * width, _numeric(cursor)).reshape(count, width)
     if role is Role.TENSORS:
-        return Attribute(name, values[:, SYMMETRIC] if width == 6 else values.reshape(count, 3, 3), role)
+        return Attribute(
+            name, values[:, SYMMETRIC] if width == 6 else values.reshape(count, 3, 3), role
+        )
     return Attribute(name, values[:, 0] if width == 1 else values, role)
 
 
@@ -304,7 +334,9 @@ def _read_scalars(cursor: Cursor, name: str, count: int) -> Attribute:
         raise cursor.refusal("a number of columns and a LOOKUP_TABLE", f"{width} {table}")
     cursor.word()
     values = cursor.numbers(count * int(width), kind)
-    return Attribute(name, values if width == "1" else values.reshape(count, int(width)), Role.SCALARS)
+    return Attribute(
+        name, values if width == "1" else values.reshape(count, int(width)), Role.SCALARS
+    )
 
 
 def _read_field(cursor: Cursor, contents: Contents) -> list[Attribute]:
@@ -325,7 +357,9 @@ def _read_field(cursor: Cursor, contents: Contents) -> list[Attribute]:
         if name == "SPACE" and texts:
             contents.space = texts[0]
         else:
-            warnings.warn(f"{cursor.path}: the text in {name!r} is not kept", KunitaWarning, stacklevel=2)
+            warnings.warn(
+                f"{cursor.path}: the text in {name!r} is not kept", KunitaWarning, stacklevel=2
+            )
     return found
 
 
@@ -337,7 +371,11 @@ def encode_legacy(mesh: Mesh, frame: Frame) -> bytes:
         [
             opening.encode(),
             _section(f"POINTS {len(mesh.points)} double", mesh.points),
-            *(_cell_section(keyword, cells) for keyword, cells in zip(CELLS, kinds, strict=True) if len(cells)),
+            *(
+                _cell_section(keyword, cells)
+                for keyword, cells in zip(CELLS, kinds, strict=True)
+                if len(cells)
+            ),
             *_data_sections("CELL_DATA", sum(map(len, kinds)), mesh.cell_data),
             *_data_sections("POINT_DATA", len(mesh.points), mesh.point_data),
         ]
@@ -345,7 +383,9 @@ def encode_legacy(mesh: Mesh, frame: Frame) -> bytes:
 
 
 def _section(heading: str, values: np.ndarray) -> bytes:
-    return heading.encode() + b"\n" + values.astype(values.dtype.newbyteorder(">")).tobytes() + b"\n"
+    return (
+        heading.encode() + b"\n" + values.astype(values.dtype.newbyteorder(">")).tobytes() + b"\n"
+    )
 
 
 def _cell_section(keyword: str, cells: Cells) -> bytes:
@@ -355,11 +395,19 @@ def _cell_section(keyword: str, cells: Cells) -> bytes:
 
 
 def _data_sections(keyword: str, rows: int, attributes: tuple[Attribute, ...]) -> list[bytes]:
-    """The data of the points or of the cells: attributes that have a role, then a field of those that have none."""
+    """The data of the points or of the cells: attributes that have a role, then a field of those
+    that have none.
+    """
     if not attributes:
         return []
-    plain = [_attribute_section(attribute) for attribute in attributes if attribute.role is Role.PLAIN]
-    active = [_attribute_section(attribute) for attribute in attributes if attribute.role is not Role.PLAIN]
+    plain = [
+        _attribute_section(attribute) for attribute in attributes if attribute.role is Role.PLAIN
+    ]
+    active = [
+        _attribute_section(attribute)
+        for attribute in attributes
+        if attribute.role is not Role.PLAIN
+    ]
     field = [f"FIELD FieldData {len(plain)}\n".encode(), *plain] if plain else []
     return [f"{keyword} {rows}\n".encode(), *active, *field]
 
@@ -368,4 +416,7 @@ def _attribute_section(attribute: Attribute) -> bytes:
     rows, width = attribute.columns.shape
     name = urllib.parse.quote(attribute.name, UNQUOTED, errors="surrogateescape") or "unknown"
     word = WORDS[attribute.values.dtype.str[1:]]
-    return _section(HEADINGS[attribute.role].format(name=name, word=word, width=width, rows=rows), attribute.columns)
+    return _section(
+        HEADINGS[attribute.role].format(name=name, word=word, width=width, rows=rows),
+        attribute.columns,
+    )

@@ -1,8 +1,8 @@
 """The XML format of VTK (.vtp): polygonal data in one piece.
 
-Kunita reads it itself, as VTK allocates whatever a damaged file declares, and the process ends there: text, base64 or
-raw; plain, zlib or LZMA. It writes what every version of VTK reads: base64 and zlib, with sizes of 32 bits. The frame
-is stated in a field called SPACE, as 3D Slicer does.
+Kunita reads it itself, as VTK allocates whatever a damaged file declares, and the process ends
+there: text, base64 or raw; plain, zlib or LZMA. It writes what every version of VTK reads: base64
+and zlib, with sizes of 32 bits. The frame is stated in a field called SPACE, as 3D Slicer does.
 """
 
 import base64
@@ -56,10 +56,14 @@ APPENDED = re.compile(rb"<AppendedData\b[^>]*\bencoding\s*=\s*[\"'](raw|base64)[
 
 
 class Arrays:
-    """The arrays of one file: what its root element says about all of them, and the data appended to it, if any."""
+    """The arrays of one file: what its root element says about all of them, and the data appended
+    to it, if any.
+    """
 
     def __init__(self, root: ElementTree.Element, appended: bytes, *, raw: bool) -> None:
-        self.order: Literal["big", "little"] = "big" if root.get("byte_order") == "BigEndian" else "little"
+        self.order: Literal["big", "little"] = (
+            "big" if root.get("byte_order") == "BigEndian" else "little"
+        )
         self.word = 8 if root.get("header_type") == "UInt64" else 4
         self.compressor = root.get("compressor", "")
         self.appended, self.raw = appended, raw
@@ -72,7 +76,11 @@ class Arrays:
             wide = np.float64 if kind.startswith("f") else np.int64
             values = np.array(text.split(), dtype="S").astype(wide).astype(kind)
         else:
-            data = self._appended(int(element.get("offset", ""))) if form == "appended" else self._base64(text.encode())
+            data = (
+                self._appended(int(element.get("offset", "")))
+                if form == "appended"
+                else self._base64(text.encode())
+            )
             values = np.frombuffer(data, (">" if self.order == "big" else "<") + kind).astype(kind)
         width = int(element.get("NumberOfComponents", "1"))
         return values if width == 1 else values.reshape(-1, width)
@@ -81,7 +89,11 @@ class Arrays:
         """The data that start so many bytes after the underscore."""
         if not 0 <= offset < len(self.appended):
             raise ValueError(f"an offset of {offset} bytes into {len(self.appended)}")
-        return self._unpacked(self.appended[offset:]) if self.raw else self._base64(self.appended[offset:])
+        return (
+            self._unpacked(self.appended[offset:])
+            if self.raw
+            else self._base64(self.appended[offset:])
+        )
 
     def _base64(self, text: bytes) -> bytes:
         """Text as bytes; it may be two texts, the first for the sizes of what comes in the second."""
@@ -91,13 +103,20 @@ class Arrays:
         length = -(-sizes // 3) * 4
         if b"=" not in text[:length]:
             return self._unpacked(binascii.a2b_base64(_one_text(text)))
-        return self._unpacked(binascii.a2b_base64(text[:length]) + binascii.a2b_base64(_one_text(text[length:])))
+        return self._unpacked(
+            binascii.a2b_base64(text[:length]) + binascii.a2b_base64(_one_text(text[length:]))
+        )
 
     def _integers(self, data: bytes) -> list[int]:
-        return [int.from_bytes(data[i : i + self.word], self.order) for i in range(0, len(data), self.word)]
+        return [
+            int.from_bytes(data[i : i + self.word], self.order)
+            for i in range(0, len(data), self.word)
+        ]
 
     def _size_bytes(self, data: bytes) -> int:
-        """How many bytes say how long the data are: one word, or three and one for each compressed block."""
+        """How many bytes say how long the data are: one word, or three and one for each compressed
+        block.
+        """
         blocks = int.from_bytes(data[: self.word], self.order)
         return self.word * (3 + blocks) if self.compressor else self.word
 
@@ -111,7 +130,10 @@ class Arrays:
             return _piece(data, start, sizes[0])
         blocks, size, last = sizes[:3]
         places = start + np.cumsum([0, *sizes[3:]], dtype=object)
-        parts = [self._inflated(_piece(data, int(p), n), size) for p, n in zip(places, sizes[3:], strict=False)]
+        parts = [
+            self._inflated(_piece(data, int(p), n), size)
+            for p, n in zip(places, sizes[3:], strict=False)
+        ]
         if sum(map(len, parts)) != (size * blocks if not last else size * (blocks - 1) + last):
             raise ValueError("a compressed block that is too short")
         return b"".join(parts)
@@ -122,7 +144,9 @@ class Arrays:
             return zlib.decompressobj().decompress(block, size + 1)
         if self.compressor == "vtkLZMADataCompressor":
             return lzma.LZMADecompressor().decompress(block, size + 1)
-        raise ValueError(f"compressed with {self.compressor}, which is not read here: save it with zlib instead")
+        raise ValueError(
+            f"compressed with {self.compressor}, which is not read here: save it with zlib instead"
+        )
 
 
 def read_xml(path: Path) -> tuple[Mesh, Frame | None]:
@@ -141,12 +165,23 @@ def read_xml(path: Path) -> tuple[Mesh, Frame | None]:
         return _mesh(path, root, arrays), _space(root, arrays)
     except InputError:
         raise
-    except (ElementTree.ParseError, ValueError, KeyError, OverflowError, zlib.error, lzma.LZMAError) as error:
-        raise FileError(f"{path}: not a complete VTK XML file ({type(error).__name__}: {error!s:.120})") from error
+    except (
+        ElementTree.ParseError,
+        ValueError,
+        KeyError,
+        OverflowError,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
+        raise FileError(
+            f"{path}: not a complete VTK XML file ({type(error).__name__}: {error!s:.120})"
+        ) from error
 
 
 def _one_text(text: bytes) -> bytes:
-    """What belongs to one base64 text: everything up to its padding, or up to the end of the element."""
+    """What belongs to one base64 text: everything up to its padding, or up to the end of the
+    element.
+    """
     found = re.match(rb"[A-Za-z0-9+/\s]*={0,2}", text)
     return found[0] if found else b""
 
@@ -171,9 +206,15 @@ def _mesh(path: Path, root: ElementTree.Element, arrays: Arrays) -> Mesh:
         point_data=_attributes(path, pieces[0].find("PointData"), arrays),
         cell_data=_attributes(path, pieces[0].find("CellData"), arrays),
     )
-    for name, count in (("Points", len(mesh.points)), ("Polys", len(mesh.faces)), ("Lines", len(mesh.lines))):
+    for name, count in (
+        ("Points", len(mesh.points)),
+        ("Polys", len(mesh.faces)),
+        ("Lines", len(mesh.lines)),
+    ):
         if pieces[0].get(f"NumberOf{name}", str(count)).strip() != str(count):
-            raise FileError.at(path, None, f"NumberOf{name}={pieces[0].get(f'NumberOf{name}')}", count)
+            raise FileError.at(
+                path, None, f"NumberOf{name}={pieces[0].get(f'NumberOf{name}')}", count
+            )
     return mesh
 
 
@@ -182,20 +223,29 @@ def _cells(piece: ElementTree.Element, kind: str, arrays: Arrays) -> Cells:
     found = {element.get("Name"): element for element in piece.findall(f"{kind}/DataArray")}
     if not found or piece.get(f"NumberOf{kind}", "").strip() == "0":
         return Cells()
-    ends, connectivity = (arrays.read(found[name]).reshape(-1).astype(np.int64) for name in ("offsets", "connectivity"))
+    ends, connectivity = (
+        arrays.read(found[name]).reshape(-1).astype(np.int64)
+        for name in ("offsets", "connectivity")
+    )
     return Cells(np.concatenate([[0], ends]).astype(np.int64), connectivity)
 
 
-def _attributes(path: Path, data: ElementTree.Element | None, arrays: Arrays) -> tuple[Attribute, ...]:
+def _attributes(
+    path: Path, data: ElementTree.Element | None, arrays: Arrays
+) -> tuple[Attribute, ...]:
     if data is None:
         return ()
     roles = {data.get(key): role for key, role in ROLES if data.get(key)}
     for element in data.findall("Array"):
-        warnings.warn(f"{path}: the text in {element.get('Name')!r} is not kept", KunitaWarning, stacklevel=2)
+        warnings.warn(
+            f"{path}: the text in {element.get('Name')!r} is not kept", KunitaWarning, stacklevel=2
+        )
     return tuple(_attribute(element, roles, arrays) for element in data.findall("DataArray"))
 
 
-def _attribute(element: ElementTree.Element, roles: dict[str | None, Role], arrays: Arrays) -> Attribute:
+def _attribute(
+    element: ElementTree.Element, roles: dict[str | None, Role], arrays: Arrays
+) -> Attribute:
     name, values = element.get("Name", ""), arrays.read(element)
     role = roles.get(name, Role.PLAIN)
     if role is Role.TENSORS:
@@ -217,7 +267,10 @@ def _space(root: ElementTree.Element, arrays: Arrays) -> Frame | None:
 
 def encode_xml(mesh: Mesh, frame: Frame) -> bytes:
     """The file of a mesh whose numbers are along that frame's axes already."""
-    root = _parent("VTKFile", _parent("PolyData", _parent("FieldData", _space_element(frame)), _piece_element(mesh)))
+    root = _parent(
+        "VTKFile",
+        _parent("PolyData", _parent("FieldData", _space_element(frame)), _piece_element(mesh)),
+    )
     root.attrib.update(ROOT)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
@@ -230,7 +283,9 @@ def _parent(tag: str, *children: ElementTree.Element) -> ElementTree.Element:
 
 
 def _space_element(frame: Frame) -> ElementTree.Element:
-    element = ElementTree.Element("Array", type="String", Name="SPACE", NumberOfTuples="1", format="binary")
+    element = ElementTree.Element(
+        "Array", type="String", Name="SPACE", NumberOfTuples="1", format="binary"
+    )
     element.text = _packed(frame.value.encode() + b"\0")
     return element
 
@@ -258,7 +313,9 @@ def _cell_element(kind: str, cells: Cells) -> ElementTree.Element:
 
 def _data_element(tag: str, attributes: tuple[Attribute, ...]) -> ElementTree.Element:
     """The data of the points or of the cells, and which of them has which role."""
-    element = _parent(tag, *(_array_element(attribute.name, attribute.columns) for attribute in attributes))
+    element = _parent(
+        tag, *(_array_element(attribute.name, attribute.columns) for attribute in attributes)
+    )
     keys = {role: key for key, role in ROLES}
     for attribute in attributes:
         if attribute.role in keys:
@@ -268,7 +325,9 @@ def _data_element(tag: str, attributes: tuple[Attribute, ...]) -> ElementTree.El
 
 def _array_element(name: str, values: np.ndarray) -> ElementTree.Element:
     kind, width = NAMES[values.dtype.str[1:]], values.shape[1] if values.ndim == 2 else 1
-    element = ElementTree.Element("DataArray", type=kind, Name=_legal(name), NumberOfComponents=str(width))
+    element = ElementTree.Element(
+        "DataArray", type=kind, Name=_legal(name), NumberOfComponents=str(width)
+    )
     element.set("format", "binary")
     element.text = _packed(values.astype(values.dtype.newbyteorder("<")).tobytes())
     return element
@@ -281,7 +340,8 @@ def _legal(name: str) -> str:
 def _packed(data: bytes) -> str:
     """Two texts of base64: sizes, then the compressed blocks.
 
-    The sizes are the number of blocks, the bytes of each and of a shorter last one, and of each when compressed.
+    The sizes are the number of blocks, the bytes of each and of a shorter last one, and of each
+    when compressed.
     """
     blocks = [zlib.compress(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
     sizes = np.array([len(blocks), BLOCK, len(data) % BLOCK, *map(len, blocks)], dtype="<u4")

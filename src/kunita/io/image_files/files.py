@@ -1,7 +1,7 @@
 """Images and their grids from files, and back: nibabel for NIfTI and MINC, SimpleITK for the rest.
 
-In memory a 3-D image is in RAS+ mm and a 2-D image in the frame IMAGE, whatever the file was in. The libraries are
-imported when a file of theirs is met.
+In memory a 3-D image is in RAS+ mm and a 2-D image in the frame IMAGE, whatever the file was in.
+The libraries are imported when a file of theirs is met.
 """
 
 import os
@@ -27,12 +27,14 @@ WRITTEN = (".nii", ".nii.gz", ".nrrd", ".mha", ".png", ".jpg", ".jpeg", ".tif", 
 
 
 def read_image(path: str | os.PathLike, *, spacing: Any = None) -> Image:
-    """Read an image: NIfTI, MINC, NRRD, MetaImage, a folder (or one file) of a DICOM series, or a picture.
+    """Read an image: NIfTI, MINC, NRRD, MetaImage, a folder (or one file) of a DICOM series, or a
+    picture.
 
     Args:
         path: its suffix tells the format; a DICOM file may be called anything.
-        spacing: of a 2-D image: the distance between pixels, or one along x and one along y. It replaces the file's
-            geometry: pixel index × spacing. By default 1 for pictures, and what the file says for other formats.
+        spacing: of a 2-D image: the distance between pixels, or one along x and one along y. It
+            replaces the file's geometry: pixel index × spacing. By default 1 for pictures, and what
+            the file says for other formats.
     """
     stored = _open(Path(path))
     grid = _placed(stored.grid, spacing)
@@ -47,19 +49,25 @@ def read_grid(path: str | os.PathLike, *, spacing: Any = None) -> Grid:
 def write_image(path: str | os.PathLike, image: Any, *, overwrite: bool = False) -> None:
     """Write an image to a .nii, .nii.gz, .nrrd or .mha file, or a 2-D one to a .png, .jpg or .tif.
 
-    Whole numbers of 64 bits, NumPy's usual ones, are written in 32 if they fit; truth values as 0 and 1. Pictures hold
-    whole numbers only (TIFF also float32) and do not hold the spacing.
+    Whole numbers of 64 bits, NumPy's usual ones, are written in 32 if they fit; truth values as 0
+    and 1. Pictures hold whole numbers only (TIFF also float32) and do not hold the spacing.
     """
     if not isinstance(image, Image):
         raise ArgumentError(f"image: expected an Image, found {image!r:.80}")
     target, suffix = Path(path), _suffix(Path(path))
     if suffix not in WRITTEN:
         raise FileError.at(target, None, f"a name that ends in {', '.join(WRITTEN)}", target.name)
-    _writer(suffix)(target, Image(_storable(target, image.data), image.affine, image.channels), overwrite=overwrite)
+    _writer(suffix)(
+        target,
+        Image(_storable(target, image.data), image.affine, image.channels),
+        overwrite=overwrite,
+    )
 
 
 def is_image(path: str | os.PathLike) -> bool:
-    """Whether a path looks like an image: by its suffix; a folder, or a file that is marked as DICOM, is one too."""
+    """Whether a path looks like an image: by its suffix; a folder, or a file that is marked as
+    DICOM, is one too.
+    """
     place = Path(path)
     if place.is_dir() or _suffix(place) in (*NIFTI, *MINC, *NRRD, *META, *PICTURES):
         return True
@@ -122,7 +130,9 @@ def _placed(grid: Grid, spacing: Any) -> Grid:
     try:
         steps = np.broadcast_to(np.asarray(spacing, dtype=float), (2,))
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"spacing: expected one number or two, found {spacing!r:.80}") from error
+        raise ArgumentError(
+            f"spacing: expected one number or two, found {spacing!r:.80}"
+        ) from error
     if not np.all((steps > 0) & np.isfinite(steps)):
         raise ArgumentError(f"spacing: expected positive numbers, found {spacing!r:.80}")
     return Grid(grid.shape, np.diag([*steps, 1.0]))

@@ -9,7 +9,14 @@ import nibabel
 import numpy as np
 
 from kunita.errors import FileError
-from kunita.io.image_files.stored_images import LOOSE, SPARE, StoredImage, check_room, refusing, stored_grid
+from kunita.io.image_files.stored_images import (
+    LOOSE,
+    SPARE,
+    StoredImage,
+    check_room,
+    refusing,
+    stored_grid,
+)
 
 
 def open_minc(path: Path) -> StoredImage:
@@ -21,13 +28,27 @@ def open_minc(path: Path) -> StoredImage:
         raise FileError.at(path, None, "a MINC image", type(image).__name__)
     shape = tuple(int(n) for n in image.shape)
     if len(shape) < 3 or math.prod(shape[:-3]) != 1:
-        raise FileError.at(path, None, "one volume (extract one, or average them)", f"the {len(shape)}-D shape {shape}")
-    check_room(path, math.prod(shape) * image.get_data_dtype().itemsize, os.path.getsize(path), LOOSE, SPARE)
-    return StoredImage(stored_grid(path, shape[-3:], image.affine), lambda: _voxels(path, image, shape[-3:]))
+        raise FileError.at(
+            path,
+            None,
+            "one volume (extract one, or average them)",
+            f"the {len(shape)}-D shape {shape}",
+        )
+    check_room(
+        path,
+        math.prod(shape) * image.get_data_dtype().itemsize,
+        os.path.getsize(path),
+        LOOSE,
+        SPARE,
+    )
+    return StoredImage(
+        stored_grid(path, shape[-3:], image.affine), lambda: _voxels(path, image, shape[-3:])
+    )
 
 
 def _check_netcdf(path: Path) -> None:
-    """Hold a MINC 1 header against the file: mapped into memory, a variable cannot be longer than its bytes.
+    """Hold a MINC 1 header against the file: mapped into memory, a variable cannot be longer than
+    its bytes.
 
     nibabel asks for as many bytes as the header declares before it looks at how many there are.
     """
@@ -41,7 +62,11 @@ def _check_netcdf(path: Path) -> None:
 
 
 def _voxels(path: Path, image: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """The voxels, scaled to their real range, as MINC means them: always floats, double only if the file's type is."""
+    """The voxels, scaled to their real range, as MINC means them: always floats, double only if the
+    file's type is.
+    """
     with refusing(path, "MINC image"):
         scaled = np.asarray(image.dataobj)
-    return scaled.astype(np.result_type(image.get_data_dtype(), np.float32), copy=False).reshape(shape)
+    return scaled.astype(np.result_type(image.get_data_dtype(), np.float32), copy=False).reshape(
+        shape
+    )

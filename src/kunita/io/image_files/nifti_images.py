@@ -1,4 +1,6 @@
-"""NIfTI-1 and NIfTI-2, in one file or two. On geometry nibabel is the authority: it keeps both forms, and shear."""
+"""NIfTI-1 and NIfTI-2, in one file or two. On geometry nibabel is the authority: it keeps both
+forms, and shear.
+"""
 
 import math
 import os
@@ -12,21 +14,32 @@ import numpy as np
 from kunita.data.image import Image
 from kunita.errors import FileError, KunitaWarning
 from kunita.io.image_files.nifti_slabs import Intent, slab_writer
-from kunita.io.image_files.stored_images import DEFLATE, StoredImage, check_room, refusing, stored_grid
+from kunita.io.image_files.stored_images import (
+    DEFLATE,
+    StoredImage,
+    check_room,
+    refusing,
+    stored_grid,
+)
 
 MILLIMETRES = (1.0, 1e3, 1.0, 1e-3)
 """Per unit of length, by its code: not stated (taken for mm), metre, millimetre, micrometre."""
 
 SINGLE_RANGE = (1e-30, 1e30)
-"""Slopes and intercepts with which a product in single precision neither overflows nor loses digits."""
+"""Slopes and intercepts with which a product in single precision neither overflows nor loses
+digits."""
 
 
 def open_nifti(path: Path) -> StoredImage:
-    """Read the header; 4-D images with one volume are 3-D, and X×Y×Z×1×C is an image with C channels."""
+    """Read the header; 4-D images with one volume are 3-D, and X×Y×Z×1×C is an image with C
+    channels.
+    """
     with refusing(path, "NIfTI image"):
         image = nibabel.load(path, mmap=False)
     if not isinstance(image, nibabel.Nifti1Pair):
-        raise FileError.at(path, None, "a NIfTI image (convert the file to one)", type(image).__name__)
+        raise FileError.at(
+            path, None, "a NIfTI image (convert the file to one)", type(image).__name__
+        )
     channels = _check_kind(path, image.get_data_dtype()) or _vector_length(path, image.shape)
     shape = tuple(int(n) for n in image.shape[:3])
     grid = stored_grid(path, shape, _affine(path, image, len(shape)))
@@ -35,25 +48,33 @@ def open_nifti(path: Path) -> StoredImage:
 
 
 def _check_kind(path: Path, dtype: np.dtype) -> int:
-    """How many channels one voxel has by its type: those of a colour, else none; refuse what is not real."""
+    """How many channels one voxel has by its type: those of a colour, else none; refuse what is not
+    real.
+    """
     if dtype.kind == "c":
         raise FileError.at(path, None, "real voxels (take the modulus or the phase)", str(dtype))
     return len(dtype.names or ())
 
 
 def _vector_length(path: Path, shape: tuple[int, ...]) -> int:
-    """How many channels the axes past the third hold; 0 for none. NIfTI's fourth axis is time, its fifth a vector."""
+    """How many channels the axes past the third hold; 0 for none. NIfTI's fourth axis is time, its
+    fifth a vector.
+    """
     past = shape[3:]
     if all(n == 1 for n in past):
         return 0
     if len(past) == 2 and past[0] == 1:
         return int(past[1])
     wanted = "one volume (extract one, or average them)"
-    raise FileError.at(path, None, wanted, f"the {len(shape)}-D shape {'×'.join(str(n) for n in shape)}")
+    raise FileError.at(
+        path, None, wanted, f"the {len(shape)}-D shape {'×'.join(str(n) for n in shape)}"
+    )
 
 
 def _affine(path: Path, image: Any, dimension: int) -> np.ndarray:
-    """From voxel index to world, mm; where the header states no form, nibabel's in 3-D, index × spacing in 2-D."""
+    """From voxel index to world, mm; where the header states no form, nibabel's in 3-D, index ×
+    spacing in 2-D.
+    """
     stated = image.header["sform_code"] > 0 or image.header["qform_code"] > 0
     affine = _millimetres(path, image.header) @ image.affine
     if dimension == 3:
@@ -71,7 +92,9 @@ def _millimetres(path: Path, header: Any) -> np.ndarray:
     """The scaling of world coordinates from the header's unit of length to mm."""
     code = int(header["xyzt_units"]) % 8
     if code >= len(MILLIMETRES):
-        raise FileError.at(path, None, "a unit of length: metre, millimetre or micrometre", f"code {code}")
+        raise FileError.at(
+            path, None, "a unit of length: metre, millimetre or micrometre", f"code {code}"
+        )
     return np.diag([MILLIMETRES[code]] * 3 + [1.0])
 
 
@@ -97,11 +120,15 @@ def _check_data(path: Path, image: Any) -> None:
 
 
 def _voxels(path: Path, image: Any, shape: tuple[int, ...], channels: int) -> np.ndarray:
-    """The voxels in the machine's byte order, scaled if the header says so; integers stay integers otherwise."""
+    """The voxels in the machine's byte order, scaled if the header says so; integers stay integers
+    otherwise.
+    """
     with refusing(path, "NIfTI image"):
         stored = image.dataobj.get_unscaled()
     if stored.dtype.names:
-        return np.stack([stored[name].reshape(shape, order="F") for name in stored.dtype.names], axis=-1)
+        return np.stack(
+            [stored[name].reshape(shape, order="F") for name in stored.dtype.names], axis=-1
+        )
     stored = stored.reshape((*shape, channels) if channels else shape, order="F")
     if (image.dataobj.slope, image.dataobj.inter) != (1.0, 0.0):
         return _scaled(stored, float(image.dataobj.slope), float(image.dataobj.inter))
@@ -110,7 +137,9 @@ def _voxels(path: Path, image: Any, shape: tuple[int, ...], channels: int) -> np
 
 
 def _scaled(stored: np.ndarray, slope: float, intercept: float) -> np.ndarray:
-    """Slope · stored + intercept, in single precision unless the stored type or the numbers need double."""
+    """Slope · stored + intercept, in single precision unless the stored type or the numbers need
+    double.
+    """
     low, high = SINGLE_RANGE
     calm = all(low < abs(number) < high or number == 0.0 for number in (slope, intercept))
     narrow = calm and np.result_type(stored.dtype, np.float32) == np.float32

@@ -20,13 +20,15 @@ from kunita.io.image_files.stored_images import is_sheared
 from kunita.io.writing import complete
 
 SPEED = 1
-"""gzip level: maps of floats hardly shrink further at higher ones, which take several times as long."""
+"""gzip level: maps of floats hardly shrink further at higher ones, which take several times as
+long."""
 
 BLOCK = 2**22
 """Bytes, about, that are put into Fortran order at a time."""
 
 PIECE = 2**18
-"""Bytes that are compressed by themselves: always the same, so that equal maps are equal bytes on any machine."""
+"""Bytes that are compressed by themselves: always the same, so that equal maps are equal bytes on
+any machine."""
 
 GZIP_HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x04\xff"
 """Deflate, no name, no time, the fastest method, no system."""
@@ -35,8 +37,9 @@ GZIP_END = b"\x03\x00"
 """A last, empty block of deflate."""
 
 SCANNER = 1
-"""The code of both forms. Equal codes and equal matrices, because programs differ in which form they believe; and 1
-(the scanner's space) rather than 2 (aligned to something), because a map lies where its fixed image lies."""
+"""The code of both forms. Equal codes and equal matrices, because programs differ in which form
+they believe; and 1 (the scanner's space) rather than 2 (aligned to something), because a map lies
+where its fixed image lies."""
 
 
 class Intent(enum.IntEnum):
@@ -57,17 +60,19 @@ def slab_writer(
     description: str = "",
     overwrite: bool = False,
 ) -> Iterator[Callable[[np.ndarray], None]]:
-    """A function that takes the next slab of a NIfTI file; the file appears when the block ends with all of them.
+    """A function that takes the next slab of a NIfTI file; the file appears when the block ends
+    with all of them.
 
-    Slabs follow one another along the last axis of the grid: each has the shape grid.shape[:-1] + (k,). NIfTI stores
-    channels slowest, so with channels all slabs of the first come before those of the second: a map with C channels
-    is computed in C passes, or kept by its maker.
+    Slabs follow one another along the last axis of the grid: each has the shape grid.shape[:-1] +
+    (k,). NIfTI stores channels slowest, so with channels all slabs of the first come before those
+    of the second: a map with C channels is computed in C passes, or kept by its maker.
 
     Args:
         path: .nii or .nii.gz; NIfTI-1, or NIfTI-2 where an axis is longer than NIfTI-1 can say.
         grid: 2-D or 3-D. A sheared grid has an sform only.
         dtype: of the voxels in the file.
-        channels: None for one number per voxel; else stored as X×Y×Z×1×C, in 2-D as X×Y×1×1×C, as ITK does.
+        channels: None for one number per voxel; else stored as X×Y×Z×1×C, in 2-D as X×Y×1×1×C, as
+            ITK does.
         intent: what the channels mean (an `Intent`).
         description: at most 79 bytes.
         overwrite: whether an existing file may be replaced.
@@ -79,7 +84,9 @@ def slab_writer(
             slabs = _Slabs(file, grid.shape, header.get_data_dtype(), channels or 1)
             yield slabs.write
         if slabs.done != slabs.total:
-            raise FileError(f"{path}: incomplete: expected {slabs.total} planes of voxels, found {slabs.done}")
+            raise FileError(
+                f"{path}: incomplete: expected {slabs.total} planes of voxels, found {slabs.done}"
+            )
 
 
 class _Slabs:
@@ -92,27 +99,39 @@ class _Slabs:
     def write(self, slab: np.ndarray) -> None:
         slab = np.asarray(slab)
         if slab.shape[:-1] != self.shape[:-1] or slab.ndim != len(self.shape):
-            raise ArgumentError(f"slab: expected shape {(*self.shape[:-1], 'k')}, found {slab.shape}")
+            raise ArgumentError(
+                f"slab: expected shape {(*self.shape[:-1], 'k')}, found {slab.shape}"
+            )
         left = min(self.shape[-1] - self.done % self.shape[-1], self.total - self.done)
         if slab.shape[-1] > left:
-            raise ArgumentError(f"slab: expected at most the {left} planes left, found {slab.shape[-1]}")
+            raise ArgumentError(
+                f"slab: expected at most the {left} planes left, found {slab.shape[-1]}"
+            )
         if not np.can_cast(slab.dtype, self.dtype, "same_kind"):
-            raise ArgumentError(f"slab: expected {self.dtype} or what fits in it, found {slab.dtype}")
+            raise ArgumentError(
+                f"slab: expected {self.dtype} or what fits in it, found {slab.dtype}"
+            )
         step = max(1, BLOCK // (math.prod(self.shape[:-1]) * self.dtype.itemsize))
         for start in range(0, slab.shape[-1], step):
-            block = slab[..., start : start + step].astype(self.dtype, casting="same_kind", copy=False)
+            block = slab[..., start : start + step].astype(
+                self.dtype, casting="same_kind", copy=False
+            )
             self.file.write(block.tobytes(order="F"))
         self.done += slab.shape[-1]
 
 
 class _ParallelGzip:
-    """One gzip stream whose pieces are compressed side by side (zlib leaves Python's lock) and written in order.
+    """One gzip stream whose pieces are compressed side by side (zlib leaves Python's lock) and
+    written in order.
 
-    Each piece is deflated by itself up to a byte's border, so that all together they are one stream as any other, with
-    one header and one checksum: readers that stop after a stream's first member lose nothing.
+    Each piece is deflated by itself up to a byte's border, so that all together they are one stream
+    as any other, with one header and one checksum: readers that stop after a stream's first member
+    lose nothing.
     """
 
-    def __init__(self, file: BinaryIO, pool: concurrent.futures.ThreadPoolExecutor, ahead: int) -> None:
+    def __init__(
+        self, file: BinaryIO, pool: concurrent.futures.ThreadPoolExecutor, ahead: int
+    ) -> None:
         self.file, self.pool, self.ahead = file, pool, ahead
         self.rest, self.checksum, self.size = bytearray(), 0, 0
         self.waiting: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
@@ -158,7 +177,14 @@ def _opened(path: Path) -> Iterator[Any]:
             packed.finish()
 
 
-def _header(path: Path, grid: Grid, dtype: np.dtype, channels: int | None, intent: int | None, description: str) -> Any:
+def _header(
+    path: Path,
+    grid: Grid,
+    dtype: np.dtype,
+    channels: int | None,
+    intent: int | None,
+    description: str,
+) -> Any:
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
 
@@ -172,7 +198,9 @@ def _header(path: Path, grid: Grid, dtype: np.dtype, channels: int | None, inten
     _set_intent(header, grid.dimension, channels, intent)
     header.set_xyzt_units("mm")
     if len(description.encode()) > 79:
-        raise ArgumentError(f"description: expected at most 79 bytes, found {len(description.encode())}")
+        raise ArgumentError(
+            f"description: expected at most 79 bytes, found {len(description.encode())}"
+        )
     header["descrip"] = description.encode()
     return header
 
@@ -181,7 +209,9 @@ def _stored_type(dtype: np.dtype) -> np.dtype:
     if dtype.kind == "b":
         return np.dtype(np.uint8)
     if dtype.kind not in "iuf" or dtype.itemsize > 8 or dtype == np.float16:
-        raise ArgumentError(f"dtype: expected whole numbers or floats of 32 or 64 bits, found {dtype}")
+        raise ArgumentError(
+            f"dtype: expected whole numbers or floats of 32 or 64 bits, found {dtype}"
+        )
     return dtype.newbyteorder("=")
 
 
@@ -201,6 +231,10 @@ def _set_intent(header: Any, dimension: int, channels: int | None, intent: int |
         raise ArgumentError(f"intent: expected one of {[int(i) for i in Intent]}, found {intent}")
     entries = dimension * (dimension + 1) // 2
     if channels is None or (intent == Intent.SYMMETRIC_MATRIX and channels != entries):
-        wanted = f"{entries} for symmetric matrices" if intent == Intent.SYMMETRIC_MATRIX else "a number for vectors"
+        wanted = (
+            f"{entries} for symmetric matrices"
+            if intent == Intent.SYMMETRIC_MATRIX
+            else "a number for vectors"
+        )
         raise ArgumentError(f"channels: expected {wanted}, found {channels}")
     header.set_intent(int(intent), (dimension,) if intent == Intent.SYMMETRIC_MATRIX else ())

@@ -1,7 +1,7 @@
 """An image as a file holds it: its header read and believed, its voxels still to come.
 
-A header is a claim. Before a byte is allocated for the voxels, the claim is held against what the file can hold, so
-that a few bytes which declare terabytes are refused as quickly as an empty file.
+A header is a claim. Before a byte is allocated for the voxels, the claim is held against what the
+file can hold, so that a few bytes which declare terabytes are refused as quickly as an empty file.
 """
 
 import contextlib
@@ -16,16 +16,20 @@ from kunita.data.image import Grid
 from kunita.errors import FileError, ImageError, KunitaError
 
 DEFLATE = 1032
-"""No deflate stream (gzip, zlib, PNG) unpacks to more than this many times its length: 258 bytes take two bits."""
+"""No deflate stream (gzip, zlib, PNG) unpacks to more than this many times its length: 258 bytes
+take two bits."""
 
 LOOSE = 16 * DEFLATE
-"""The same for formats whose packings multiply: bits that become bytes, palettes that become colours."""
+"""The same for formats whose packings multiply: bits that become bytes, palettes that become
+colours."""
 
 SHEAR = 1e-5
-"""Cosines between axes above this are shear; below it they are the rounding of a file in single precision."""
+"""Cosines between axes above this are shear; below it they are the rounding of a file in single
+precision."""
 
 SPARE = 2**28
-"""Bytes that a file of such a format may always declare: a blank page packs better than any ratio allows."""
+"""Bytes that a file of such a format may always declare: a blank page packs better than any ratio
+allows."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,8 +90,8 @@ def is_dicom(path: Path) -> bool:
 def refusing(path: Path, expected: str) -> Iterator[None]:
     """One line that names the file, whatever a library raises about it.
 
-    Given a broken file a library may raise anything, from its own error to an index out of range; so everything is
-    caught, and nothing but calls to a library belongs inside.
+    Given a broken file a library may raise anything, from its own error to an index out of range;
+    so everything is caught, and nothing but calls to a library belongs inside.
     """
     try:
         yield
@@ -102,6 +106,10 @@ def refusing(path: Path, expected: str) -> Iterator[None]:
 def reason(error: Exception) -> str:
     """The line of a library's message that says what is wrong, without the addresses in its memory."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith("Reason:")]  # ITK's "Reason" is a stale errno
-    last = re.sub(r"^.*ERROR: |\w+ ?\(0x[0-9a-f]+\): |^\[nrrd\] \w+: ", "", told[-1]) if told else ""
+    told = [
+        line for line in lines if line and not line.startswith("Reason:")
+    ]  # ITK's "Reason" is a stale errno
+    last = (
+        re.sub(r"^.*ERROR: |\w+ ?\(0x[0-9a-f]+\): |^\[nrrd\] \w+: ", "", told[-1]) if told else ""
+    )
     return f"{last or type(error).__name__:.160}"

@@ -1,7 +1,7 @@
 """The text headers of NRRD and MetaImage: what ITK does not tell about them.
 
-ITK reads the geometry; here it is where the voxels are and how they are packed, so that their declared size can be held
-against it, and the unit of length, which ITK passes over in silence.
+ITK reads the geometry; here it is where the voxels are and how they are packed, so that their
+declared size can be held against it, and the unit of length, which ITK passes over in silence.
 """
 
 import dataclasses
@@ -15,22 +15,47 @@ LONGEST = 2**20
 """Bytes of a header that are looked at."""
 
 TEXT = 8
-"""By how much numbers written as text can grow: '0 ' may be a double, and a last one may lack its blank."""
+"""By how much numbers written as text can grow: '0 ' may be a double, and a last one may lack its
+blank."""
 
-GROWTHS = {"raw": 1, "hex": 1, "txt": TEXT, "text": TEXT, "ascii": TEXT, "gz": DEFLATE, "gzip": DEFLATE}
+GROWTHS = {
+    "raw": 1,
+    "hex": 1,
+    "txt": TEXT,
+    "text": TEXT,
+    "ascii": TEXT,
+    "gz": DEFLATE,
+    "gzip": DEFLATE,
+}
 """Of NRRD's encodings. It also has bzip2, which ITK cannot read."""
 
 MILLIMETRES = {
-    "mm": 1.0, "millimeter": 1.0, "millimetre": 1.0, "": 1.0, "?": 1.0, "???": 1.0,
-    "um": 1e-3, "µm": 1e-3, "μm": 1e-3, "micron": 1e-3, "microns": 1e-3, "micrometer": 1e-3, "micrometre": 1e-3,
-    "nm": 1e-6, "cm": 10.0, "m": 1e3, "meter": 1e3, "metre": 1e3,
-}  # fmt: skip
+    "mm": 1.0,
+    "millimeter": 1.0,
+    "millimetre": 1.0,
+    "": 1.0,
+    "?": 1.0,
+    "???": 1.0,
+    "um": 1e-3,
+    "µm": 1e-3,
+    "μm": 1e-3,
+    "micron": 1e-3,
+    "microns": 1e-3,
+    "micrometer": 1e-3,
+    "micrometre": 1e-3,
+    "nm": 1e-6,
+    "cm": 10.0,
+    "m": 1e3,
+    "meter": 1e3,
+    "metre": 1e3,
+}
 """Per unit of length, by the names it has in files; one that is not stated is a millimetre."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TextHeader:
-    """Where the voxels of a file are, in which unit its geometry is, and whether it says how it lies in the patient.
+    """Where the voxels of a file are, in which unit its geometry is, and whether it says how it
+    lies in the patient.
 
     Args:
         held: bytes that hold the voxels.
@@ -65,11 +90,15 @@ def read_nrrd_header(path: Path) -> TextHeader:
 
 
 def read_meta_header(path: Path) -> TextHeader:
-    """The header of a MetaImage: voxels in the same file (.mha) or elsewhere (.mhd); its frame is always LPS."""
+    """The header of a MetaImage: voxels in the same file (.mha) or elsewhere (.mhd); its frame is
+    always LPS.
+    """
     start = _start(path)
     found = re.search(rb"^ElementDataFile *= *(.*?)\r?(\n|\Z)", start, re.MULTILINE)
     if not found:
-        raise FileError.at(path, None, "a MetaImage header, which ends in ElementDataFile =", start[:16])
+        raise FileError.at(
+            path, None, "a MetaImage header, which ends in ElementDataFile =", start[:16]
+        )
     fields = _fields(start[: found.end()], r"(\w+) *= *(.*)")
     packed = fields.get("compresseddata", "").lower() in ("true", "1")
     as_text = fields.get("binarydata", "true").lower() in ("false", "0")
@@ -99,7 +128,9 @@ def _held(path: Path, header: int, name: str | None) -> int:
     if name is None:
         return path.stat().st_size - header
     if name.upper().startswith("LIST") or "%" in name:
-        raise FileError.at(path, None, "voxels in one file (save the image as one .nrrd or .mha)", name)
+        raise FileError.at(
+            path, None, "voxels in one file (save the image as one .nrrd or .mha)", name
+        )
     data = path.parent / name
     if not data.is_file():
         raise FileError(f"{path}: its voxels should be in {name}, which does not exist")
@@ -110,5 +141,7 @@ def _millimetres(path: Path, units: list[str]) -> float:
     """The one unit of length that a header names."""
     named = {unit.strip().lower() for unit in units} - {""} or {""}
     if len(named) > 1 or not named <= MILLIMETRES.keys():
-        raise FileError.at(path, None, "one unit of length: mm, um, nm, cm or m", ", ".join(sorted(named)))
+        raise FileError.at(
+            path, None, "one unit of length: mm, um, nm, cm or m", ", ".join(sorted(named))
+        )
     return MILLIMETRES[named.pop()]

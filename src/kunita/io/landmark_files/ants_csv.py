@@ -1,6 +1,7 @@
 """Points for ITK and ANTs, CSV with the header x,y,z,t: LPS mm, all four columns also in 2-D.
 
-ANTs keeps numbers only. Names go to the last column, `comment`, with running numbers before them as `label`.
+ANTs keeps numbers only. Names go to the last column, `comment`, with running numbers before them as
+`label`.
 """
 
 from pathlib import Path
@@ -39,9 +40,13 @@ def read(text: Text, reading: Reading) -> tuple[LandmarkTable, ...]:
 
 
 def _names(table: Delimited) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names and descriptions: comments are names where labels only count the rows and comments tell them apart."""
+    """Names and descriptions: comments are names where labels only count the rows and comments tell
+    them apart.
+    """
     labels, comments = table.column("label"), table.column("comment")
-    counting = [label.removesuffix(".0") for label in labels] == [str(i) for i in range(1, len(labels) + 1)]
+    counting = [label.removesuffix(".0") for label in labels] == [
+        str(i) for i in range(1, len(labels) + 1)
+    ]
     telling = all(comments) and len(set(comments)) == len(comments)
     if telling and (counting or not any(labels)):
         return comments, ("",) * len(comments)

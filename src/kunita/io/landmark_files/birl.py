@@ -36,7 +36,10 @@ def read(text: Text, reading: Reading) -> tuple[LandmarkTable, ...]:
 def render(path: Path, tables: tuple[LandmarkTable, ...], frame: Frame) -> str:
     """One list, counted from 1."""
     (table,) = tables
-    rows = [row((str(i), *map(decimal, point))) for i, point in enumerate(flip_points(table.points, frame), start=1)]
+    rows = [
+        row((str(i), *map(decimal, point)))
+        for i, point in enumerate(flip_points(table.points, frame), start=1)
+    ]
     return "\n".join((",X,Y", *rows)) + "\n"
 
 

@@ -22,7 +22,9 @@ class Delimited:
         """The places of columns that must be there."""
         absent = [name for name in names if name not in self.header]
         if absent:
-            raise self.text.refusal(self.header_line, f"a column {absent[0]!r}", self.header_line.text)
+            raise self.text.refusal(
+                self.header_line, f"a column {absent[0]!r}", self.header_line.text
+            )
         return [self.header.index(name) for name in names]
 
     def column(self, *names: str) -> tuple[str, ...]:
@@ -44,13 +46,19 @@ def is_comment(line: Line) -> bool:
 
 
 def header_of(text: Text) -> tuple[str, ...]:
-    """The cells of the first line that is not a comment, in lower case; none if there is no such line."""
+    """The cells of the first line that is not a comment, in lower case; none if there is no such
+    line.
+    """
     line = next((line for line in text.lines if not is_comment(line)), None)
-    return () if line is None else tuple(cell.lower() for cell in text.cells(line, _delimiter(line)))
+    return (
+        () if line is None else tuple(cell.lower() for cell in text.cells(line, _delimiter(line)))
+    )
 
 
 def delimited(text: Text) -> Delimited:
-    """Take a text apart; every row must have as many cells as the header, and no named column may come twice."""
+    """Take a text apart; every row must have as many cells as the header, and no named column may
+    come twice.
+    """
     start = next((i for i, line in enumerate(text.lines) if not is_comment(line)), None)
     if start is None:
         raise text.refusal(text.lines[-1], "a header row", "the end of the file")
@@ -63,7 +71,9 @@ def delimited(text: Text) -> Delimited:
     kept = tuple((row, cells) for row, cells in rows if any(cells))
     for row, cells in kept:
         if len(cells) != len(header):
-            raise text.refusal(row, f"{len(header)} columns, as in the header", f"{len(cells)}: {row.text}")
+            raise text.refusal(
+                row, f"{len(header)} columns, as in the header", f"{len(cells)}: {row.text}"
+            )
     return Delimited(text, text.lines[:start], line, header, kept)
 
 

@@ -1,7 +1,8 @@
-"""Slicer's older fiducial lists, `.fcsv`: the columns are fixed by their place, the frame is in the header.
+"""Slicer's older fiducial lists, `.fcsv`: the columns are fixed by their place, the frame is in the
+header.
 
-A file that states no frame is RAS: so were all those written before the line existed. A file without Slicer 4's
-first line is Slicer 3's, which has other columns.
+A file that states no frame is RAS: so were all those written before the line existed. A file
+without Slicer 4's first line is Slicer 3's, which has other columns.
 """
 
 import re
@@ -25,7 +26,10 @@ MARKUPS = re.compile(r"#\s*(Markups fiducial file|columns\s*=\s*id\b)", re.IGNOR
 
 def recognises(text: Text) -> bool:
     """Whether the first line is one of Slicer's."""
-    return re.match(r"#\s*(Markups fiducial|Fiducial List) file", text.lines[0].text, re.IGNORECASE) is not None
+    return (
+        re.match(r"#\s*(Markups fiducial|Fiducial List) file", text.lines[0].text, re.IGNORECASE)
+        is not None
+    )
 
 
 def read(text: Text, reading: Reading) -> tuple[LandmarkTable, ...]:
@@ -39,7 +43,11 @@ def read(text: Text, reading: Reading) -> tuple[LandmarkTable, ...]:
 
 def _stated(text: Text, header: list[Line]) -> Frame | None:
     """The frame that the header states; a spreadsheet may have left commas after it."""
-    found = [(line, match[1].strip().rstrip(",").strip()) for line in header if (match := FRAME.match(line.text))]
+    found = [
+        (line, match[1].strip().rstrip(",").strip())
+        for line in header
+        if (match := FRAME.match(line.text))
+    ]
     frames = {frame_code(text, line, code) for line, code in found}
     if len(frames) > 1:
         raise text.refusal(found[-1][0], "one coordinate system", [code for _, code in found])

@@ -1,4 +1,6 @@
-"""The doors: read and write landmark files of every format, told apart by their names and then by their content."""
+"""The doors: read and write landmark files of every format, told apart by their names and then by
+their content.
+"""
 
 import os
 import warnings
@@ -27,9 +29,22 @@ from kunita.io.landmark_files.tps import TPS
 from kunita.io.writing import complete
 
 KNOWN = (
-    MRK_JSON, FCSV, MNI_TAG, ANTS, SLICER_CSV, BIRL, BIGWARP, CSV, TSV, TPS, TRANSFORMIX, ELASTIX, INDEX_TEXT,
-)  # fmt: skip
-"""Every format, the more particular before the more general: the first that recognises a text reads it."""
+    MRK_JSON,
+    FCSV,
+    MNI_TAG,
+    ANTS,
+    SLICER_CSV,
+    BIRL,
+    BIGWARP,
+    CSV,
+    TSV,
+    TPS,
+    TRANSFORMIX,
+    ELASTIX,
+    INDEX_TEXT,
+)
+"""Every format, the more particular before the more general: the first that recognises a text reads
+it."""
 
 FORMATS = tuple(kind.name for kind in KNOWN)
 """The names that `format=` takes."""
@@ -51,20 +66,25 @@ def read_landmarks(
 
     Args:
         path: a file in one of the `FORMATS`.
-        frame: RAS, LPS or IMAGE, for a file that states none; it replaces a format's default, never a statement.
+        frame: RAS, LPS or IMAGE, for a file that states none; it replaces a format's default, never
+            a statement.
         volume: which of several sets in the file, from 1.
         format: one of `FORMATS`; default by the name and the content.
-        spacing: mm per pixel or voxel, one number or one per axis, for pixels and voxel indices; not used where a 2-D
-            file says that its numbers are lengths already.
+        spacing: mm per pixel or voxel, one number or one per axis, for pixels and voxel indices;
+            not used where a 2-D file says that its numbers are lengths already.
         image: an Image or a Grid that voxel indices refer to.
         index_base: the index of the first voxel; default 1 in plain text, 0 in elastix files.
         axis_order: the axes of the columns of an index file.
         flip: the axes along which indices count from the far end of the image.
     """
-    tables = _read(path, format, Reading(frame, spacing, image, index_base, axis_order, flip), volume)
+    tables = _read(
+        path, format, Reading(frame, spacing, image, index_base, axis_order, flip), volume
+    )
     filled = [table for table in tables if len(table)]
     if len(filled) > 1:
-        raise FileError(f"{path}: the file has {len(tables)} sets of landmarks; say which with volume= (from 1)")
+        raise FileError(
+            f"{path}: the file has {len(tables)} sets of landmarks; say which with volume= (from 1)"
+        )
     try:
         return filled[0].landmarks()
     except LandmarkError as error:
@@ -83,7 +103,9 @@ def read_tables(
     axis_order: str = "xyz",
     flip: str = "",
 ) -> tuple[LandmarkTable, ...]:
-    """Read every set of landmarks in a file: one per volume, markup or specimen; arguments as for `read_landmarks`."""
+    """Read every set of landmarks in a file: one per volume, markup or specimen; arguments as for
+    `read_landmarks`.
+    """
     return _read(path, format, Reading(frame, spacing, image, index_base, axis_order, flip), volume)
 
 
@@ -99,9 +121,11 @@ def write_landmarks(
 
     Args:
         path: the name, whose end gives the format if `format` does not.
-        landmarks: one set, or two for a `.tag` of two volumes. A LandmarkTable keeps its descriptions.
+        landmarks: one set, or two for a `.tag` of two volumes. A LandmarkTable keeps its
+            descriptions.
         frame: RAS, LPS or IMAGE; default the usual one of the format.
-        format: one of `FORMATS` that is written: mrk.json, fcsv, tag, csv, tsv, ants, birl, elastix.
+        format: one of `FORMATS` that is written: mrk.json, fcsv, tag, csv, tsv, ants, birl,
+            elastix.
         overwrite: whether to replace a file that exists.
     """
     place = Path(path)
@@ -122,13 +146,17 @@ def _read(
     text = read_text(path)
     try:
         tables = (chosen or _recognised(text)).read(text, reading)
-    except LandmarkError as error:  # a number that was finite in the file, but no more after its spacing
+    except (
+        LandmarkError
+    ) as error:  # a number that was finite in the file, but no more after its spacing
         raise FileError(f"{path}: {error}") from error
     if volume is not None and not 1 <= volume <= len(tables):
         raise FileError.at(path, None, f"a volume from 1 to {len(tables)}", volume)
     tables = tables if volume is None else (tables[volume - 1],)
     if not any(table.defined.any() for table in tables):
-        raise FileError.at(path, None, "at least one landmark", f"{sum(map(len, tables))} undefined points")
+        raise FileError.at(
+            path, None, "at least one landmark", f"{sum(map(len, tables))} undefined points"
+        )
     return tables
 
 
@@ -161,7 +189,9 @@ def _writable(path: Path, name: str | None) -> Format:
     kind = (_by_suffix(path) or usual) if name is None else _named(name)
     if kind not in written:
         names = ", ".join(other.name for other in written)
-        raise FileError.at(path, None, f"a format that Kunita writes ({names}; format=)", name or path.suffix)
+        raise FileError.at(
+            path, None, f"a format that Kunita writes ({names}; format=)", name or path.suffix
+        )
     ends = (*kind.own_suffixes, *kind.shared_suffixes)
     if not path.name.lower().endswith(ends):
         raise FileError.at(path, None, f"a file name ending in {' or '.join(ends)}", path.name)
@@ -169,31 +199,60 @@ def _writable(path: Path, name: str | None) -> Format:
 
 
 def _check_held(path: Path, kind: Format, tables: tuple[LandmarkTable, ...]) -> None:
-    """Refuse what would change the meaning of a file in this format; warn of what it only leaves out."""
+    """Refuse what would change the meaning of a file in this format; warn of what it only leaves
+    out.
+    """
     if not 1 <= len(tables) <= kind.volumes:
-        raise FileError.at(path, None, f"at most {kind.volumes} set(s) of landmarks in a {kind.name} file", len(tables))
+        raise FileError.at(
+            path,
+            None,
+            f"at most {kind.volumes} set(s) of landmarks in a {kind.name} file",
+            len(tables),
+        )
     if len({table.dimension for table in tables}) > 1:
-        raise FileError.at(path, None, "sets of one dimension", [table.dimension for table in tables])
+        raise FileError.at(
+            path, None, "sets of one dimension", [table.dimension for table in tables]
+        )
     if "undefined" not in kind.keeps and not all(table.defined.all() for table in tables):
-        raise FileError(f"{path}: {kind.name} has no undefined points: write mrk.json or csv, or leave them out")
+        raise FileError(
+            f"{path}: {kind.name} has no undefined points: write mrk.json or csv, or leave them out"
+        )
     held = {field for table in tables for field in _fields_in_use(table)}
-    lost = [field for field in ("names", "covariances", "descriptions") if field in held - kind.keeps]
+    lost = [
+        field for field in ("names", "covariances", "descriptions") if field in held - kind.keeps
+    ]
     if lost:
-        warnings.warn(f"{path}: {kind.name} files hold no {' and no '.join(lost)}", KunitaWarning, stacklevel=3)
+        warnings.warn(
+            f"{path}: {kind.name} files hold no {' and no '.join(lost)}",
+            KunitaWarning,
+            stacklevel=3,
+        )
 
 
 def _fields_in_use(table: LandmarkTable) -> set[str]:
     used = {"names": any(table.names), "covariances": table.covariances is not None}
-    return {field for field, here in {**used, "descriptions": any(table.descriptions)}.items() if here}
+    return {
+        field for field, here in {**used, "descriptions": any(table.descriptions)}.items() if here
+    }
 
 
-def _frame_to_write(path: Path, kind: Format, tables: tuple[LandmarkTable, ...], asked: Frame | None) -> Frame:
+def _frame_to_write(
+    path: Path, kind: Format, tables: tuple[LandmarkTable, ...], asked: Frame | None
+) -> Frame:
     d = tables[0].dimension
     possible = [frame for frame in kind.frames if frame.dimension == d]
     if not possible:
-        others = [k.name for k in KNOWN if k.render is not None and any(frame.dimension == d for frame in k.frames)]
-        raise FileError(f"{path}: {kind.name} does not hold {d}-D points; write {', '.join(others)}")
+        others = [
+            k.name
+            for k in KNOWN
+            if k.render is not None and any(frame.dimension == d for frame in k.frames)
+        ]
+        raise FileError(
+            f"{path}: {kind.name} does not hold {d}-D points; write {', '.join(others)}"
+        )
     if asked is not None and asked not in possible:
         names = " or ".join(frame.value for frame in possible)
-        raise FileError.at(path, None, f"the frame {names} for {d}-D points in a {kind.name} file", asked.value)
+        raise FileError.at(
+            path, None, f"the frame {names} for {d}-D points in a {kind.name} file", asked.value
+        )
     return asked or possible[0]

@@ -23,8 +23,10 @@ class Format:
         own_suffixes: ends of file names that are always this format, and the first the usual one.
         shared_suffixes: ends of file names that others use too.
         render: the text of some tables in a frame; None if the format is only read.
-        frames: those it can be written in; the first of a dimension is taken unless another is asked for.
-        keeps: the fields of a table that survive, beside the points; "undefined" for undefined points.
+        frames: those it can be written in; the first of a dimension is taken unless another is
+            asked for.
+        keeps: the fields of a table that survive, beside the points; "undefined" for undefined
+            points.
         volumes: how many tables one file can hold when written.
     """
 
@@ -45,8 +47,12 @@ def decimal(number: float) -> str:
 
 
 def one_line(path: Path, strings: Sequence[str], forbidden: str = "") -> None:
-    """Refuse names and descriptions that a format of lines cannot hold: control characters, and those forbidden."""
+    """Refuse names and descriptions that a format of lines cannot hold: control characters, and
+    those forbidden.
+    """
     for row, string in enumerate(strings, start=1):
         bad = [c for c in string if unicodedata.category(c) in ("Cc", "Cs") or c in forbidden]
         if bad:
-            raise FileError(f"{path}: row {row}: {string!r:.80} cannot be written in this format: it has a {bad[0]!r}")
+            raise FileError(
+                f"{path}: row {row}: {string!r:.80} cannot be written in this format: it has a {bad[0]!r}"
+            )

@@ -1,6 +1,8 @@
-"""Voxel indices in columns, without a header: DIR-Lab's landmarks (integers from 1) and others' keypoints.
+"""Voxel indices in columns, without a header: DIR-Lab's landmarks (integers from 1) and others'
+keypoints.
 
-Neither the first index nor the order and direction of the axes are in such a file: they are the caller's to say.
+Neither the first index nor the order and direction of the axes are in such a file: they are the
+caller's to say.
 """
 
 import re

@@ -59,13 +59,19 @@ def read(text: Text, reading: Reading) -> tuple[LandmarkTable, ...]:
     names = tuple(record.label for record in records)
     tables = []
     for k in range(volumes):
-        points = [text.point(record.line, record.coordinates[3 * k : 3 * k + 3]) for record in records]
-        tables.append(reading.world(text, Listed(np.array(points).reshape(-1, 3), names), default=Frame.RAS))
+        points = [
+            text.point(record.line, record.coordinates[3 * k : 3 * k + 3]) for record in records
+        ]
+        tables.append(
+            reading.world(text, Listed(np.array(points).reshape(-1, 3), names), default=Frame.RAS)
+        )
     return tuple(tables)
 
 
 def _words(text: Text, pattern: re.Pattern[str], start: int) -> Iterator[Word]:
-    """The words from a place on, comments left out; the last is empty and marks the end of the file."""
+    """The words from a place on, comments left out; the last is empty and marks the end of the
+    file.
+    """
     number, counted = 1, 0
     for match in pattern.finditer(text.content, start):
         number, counted = number + text.content.count("\n", counted, match.start()), match.start()
@@ -80,7 +86,9 @@ def _header(text: Text) -> tuple[int, int]:
     found = [next(words, Word("", text.lines[-1], 0)) for _ in range(6)]
     for word, expected in zip(found, ("Volumes", "=", "", ";", "Points", "="), strict=True):
         if expected and word.text != expected:
-            raise text.refusal(word.line, f"{expected!r} of 'Volumes = 1 or 2; Points ='", word.text)
+            raise text.refusal(
+                word.line, f"{expected!r} of 'Volumes = 1 or 2; Points ='", word.text
+            )
     if found[2].text not in ("1", "2"):
         raise text.refusal(found[2].line, "1 or 2 volumes", found[2].text)
     return int(found[2].text), found[5].end
@@ -95,16 +103,22 @@ def _records(text: Text, words: Iterator[Word], width: int) -> list[Record]:
         coordinates = found[at : at + width]
         for word in coordinates:
             if word.text in (";", ""):
-                raise text.refusal(word.line, f"{width} coordinates per point", word.text or "the end of the file")
+                raise text.refusal(
+                    word.line, f"{width} coordinates per point", word.text or "the end of the file"
+                )
         at += width
         line = coordinates[-1].line
         tail = _tail(found, at, line)
         at += len(tail)
-        records.append(Record(line, tuple(word.text for word in coordinates), _label(text, line, tail)))
+        records.append(
+            Record(line, tuple(word.text for word in coordinates), _label(text, line, tail))
+        )
     if found[at].text != ";":
         raise text.refusal(found[at].line, "';' after the last point", "the end of the file")
     if found[at + 1].text:
-        raise text.refusal(found[at + 1].line, "nothing after the ';' that ends the points", found[at + 1].text)
+        raise text.refusal(
+            found[at + 1].line, "nothing after the ';' that ends the points", found[at + 1].text
+        )
     return records
 
 
@@ -119,7 +133,9 @@ def _label(text: Text, line: Line, tail: list[Word]) -> str:
     """After the coordinates come nothing, a label, three numbers, or three numbers and a label."""
     words = [word.text for word in tail]
     if len(words) not in (0, 1, 3, 4):
-        raise text.refusal(line, "[weight structure patient] [label] after the coordinates", " ".join(words))
+        raise text.refusal(
+            line, "[weight structure patient] [label] after the coordinates", " ".join(words)
+        )
     for word in words[:3] if len(words) > 1 else ():
         text.number(line, word)
     label = words[-1] if len(words) in (1, 4) else ""
@@ -133,14 +149,19 @@ def render(path: Path, tables: tuple[LandmarkTable, ...], frame: Frame) -> str:
     names = _common_names(path, tables)
     one_line(path, names, forbidden='"')
     coordinates = np.hstack([flip_points(table.points, frame) for table in tables])
-    rows = [f' {" ".join(map(decimal, point))} "{name}"' for point, name in zip(coordinates, names, strict=True)]
+    rows = [
+        f' {" ".join(map(decimal, point))} "{name}"'
+        for point, name in zip(coordinates, names, strict=True)
+    ]
     return f"{FIRST}\nVolumes = {len(tables)};\n\nPoints =\n" + "\n".join(rows) + ";\n"
 
 
 def _common_names(path: Path, tables: tuple[LandmarkTable, ...]) -> tuple[str, ...]:
     """A tag has one label for all its volumes."""
     if len({len(table) for table in tables}) > 1:
-        raise FileError(f"{path}: expected as many points in both volumes, found {[len(table) for table in tables]}")
+        raise FileError(
+            f"{path}: expected as many points in both volumes, found {[len(table) for table in tables]}"
+        )
     named = {table.names for table in tables if any(table.names)}
     if len(named) > 1:
         raise FileError(f"{path}: expected the same names in both volumes: a tag has one label")

@@ -1,7 +1,8 @@
 """3D Slicer's markups, `.mrk.json`: LPS unless a markup says otherwise.
 
-Slicer keeps of a control point only the fields it knows, but keeps measurements of any name: so covariances are
-written as one measurement per entry, in the markup's frame, and once more with each point for other readers.
+Slicer keeps of a control point only the fields it knows, but keeps measurements of any name: so
+covariances are written as one measurement per entry, in the markup's frame, and once more with each
+point for other readers.
 """
 
 import dataclasses
@@ -59,7 +60,9 @@ class Node:
 
     def items(self, key: str) -> "tuple[Node, ...]":
         node = self.get(key, list, "a list", [])
-        return tuple(Node(self.text, f"{node.address}[{i}]", item) for i, item in enumerate(node.value))
+        return tuple(
+            Node(self.text, f"{node.address}[{i}]", item) for i, item in enumerate(node.value)
+        )
 
     def numbers(self, count: int) -> np.ndarray:
         """This many numbers in a list, or in a list of rows; NaN where a number is missing."""
@@ -72,7 +75,11 @@ class Node:
     def _number(self, value: Any) -> float:
         if value is None or (isinstance(value, str) and MISSING.fullmatch(value.strip())):
             return math.nan
-        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > sys.float_info.max:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or abs(value) > sys.float_info.max
+        ):
             raise self.refusal("finite numbers")
         return float(value)
 
@@ -109,7 +116,9 @@ def _table(markup: Node, reading: Reading) -> LandmarkTable:
 
 def _stated(markup: Node) -> Frame | None:
     node = markup.get("coordinateSystem", str | int, "RAS or LPS", "")
-    return None if node.value == "" else frame_code(markup.text, None, str(node.value), node.address)
+    return (
+        None if node.value == "" else frame_code(markup.text, None, str(node.value), node.address)
+    )
 
 
 def _unit(markup: Node) -> float:
@@ -130,8 +139,12 @@ def _position(row: Node) -> np.ndarray:
     return values
 
 
-def _covariances(markup: Node, rows: tuple[Node, ...], defined: np.ndarray, unit: float) -> np.ndarray | None:
-    """One for every defined point or for none; one that cannot be is refused with its point's address."""
+def _covariances(
+    markup: Node, rows: tuple[Node, ...], defined: np.ndarray, unit: float
+) -> np.ndarray | None:
+    """One for every defined point or for none; one that cannot be is refused with its point's
+    address.
+    """
     covariances = _listed_covariances(markup, rows, defined, unit)
     if covariances is None:
         return None
@@ -143,14 +156,18 @@ def _covariances(markup: Node, rows: tuple[Node, ...], defined: np.ndarray, unit
     return covariances
 
 
-def _listed_covariances(markup: Node, rows: tuple[Node, ...], defined: np.ndarray, unit: float) -> np.ndarray | None:
+def _listed_covariances(
+    markup: Node, rows: tuple[Node, ...], defined: np.ndarray, unit: float
+) -> np.ndarray | None:
     """From the measurements, which Slicer keeps, or else from the points' own fields."""
     measured = {node.string("name"): node for node in markup.items("measurements")}
     if not set(ENTRIES) & set(measured):
         return _own_covariances(rows, defined, unit)
     absent = [name for name in ENTRIES if name not in measured]
     if absent:
-        raise markup.text.refusal(None, f"{markup.address} to have the measurement {absent[0]}", sorted(measured))
+        raise markup.text.refusal(
+            None, f"{markup.address} to have the measurement {absent[0]}", sorted(measured)
+        )
     columns = [_measurement(measured[name], len(rows), unit) for name in ENTRIES]
     return covariances_of(np.stack(columns, axis=1), 3)
 
@@ -185,7 +202,9 @@ def render(path: Path, tables: tuple[LandmarkTable, ...], frame: Frame) -> str:
         "fixedNumberOfControlPoints": False,
         "labelFormat": "%N-%d",
         "lastUsedControlPointNumber": len(table),
-        "controlPoints": [_control_point(table, points, covariances, frame, i) for i in range(len(table))],
+        "controlPoints": [
+            _control_point(table, points, covariances, frame, i) for i in range(len(table))
+        ],
         "measurements": [] if covariances is None else _measurements(covariances, table.defined),
     }
     document = {"@schema": SCHEMA, "markups": [markup]}
@@ -193,7 +212,9 @@ def render(path: Path, tables: tuple[LandmarkTable, ...], frame: Frame) -> str:
     try:
         content.encode()
     except UnicodeEncodeError as error:
-        raise FileError(f"{path}: a name has half a character ({error.object[error.start]!r})") from error
+        raise FileError(
+            f"{path}: a name has half a character ({error.object[error.start]!r})"
+        ) from error
     return content
 
 
@@ -213,11 +234,17 @@ def _control_point(
         "visibility": True,
         "positionStatus": "defined" if defined else "undefined",
     }
-    return known if covariances is None or not defined else {**known, "covariance": covariances[i].tolist()}
+    return (
+        known
+        if covariances is None or not defined
+        else {**known, "covariance": covariances[i].tolist()}
+    )
 
 
 def _measurements(covariances: np.ndarray, defined: np.ndarray) -> list[Any]:
-    """One per entry, and two numbers to colour points by. JSON has no NaN: undefined points get zeros."""
+    """One per entry, and two numbers to colour points by. JSON has no NaN: undefined points get
+    zeros.
+    """
     kept = np.where(defined[:, None, None], covariances, 0.0)
     columns = (
         *((name, "mm2", column) for name, column in zip(ENTRIES, entries(kept).T, strict=True)),

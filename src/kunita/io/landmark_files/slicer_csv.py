@@ -1,4 +1,6 @@
-"""Slicer's exported control points, CSV: the names of the coordinate columns, l,p,s or r,a,s, state the frame."""
+"""Slicer's exported control points, CSV: the names of the coordinate columns, l,p,s or r,a,s, state
+the frame.
+"""
 
 import numpy as np
 

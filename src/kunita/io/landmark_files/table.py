@@ -17,14 +17,19 @@ GIVEN = "given"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LandmarkTable:
-    """The rows of a landmark file, the undefined ones and the remarks included, before they become `Landmarks`.
+    """The rows of a landmark file, the undefined ones and the remarks included, before they become
+    `Landmarks`.
 
     Args:
-        points: (n, d) in memory's frame: RAS+ mm in 3-D, IMAGE in 2-D. An undefined point is a row of NaN.
-        names: n strings without blanks around them, empty or used twice where the file has them so; default all empty.
-        covariances: (n, d, d) in memory's frame, mm², or None; not looked at where the point is undefined.
+        points: (n, d) in memory's frame: RAS+ mm in 3-D, IMAGE in 2-D. An undefined point is a row
+            of NaN.
+        names: n strings without blanks around them, empty or used twice where the file has them so;
+            default all empty.
+        covariances: (n, d, d) in memory's frame, mm², or None; not looked at where the point is
+            undefined.
         descriptions: n strings; default all empty.
-        frame: the frame of the file, which the points were in before they were flipped; default memory's.
+        frame: the frame of the file, which the points were in before they were flipped; default
+            memory's.
         stated: how the frame is known: `STATED`, `DEFAULT` or `GIVEN`.
     """
 
@@ -39,7 +44,9 @@ class LandmarkTable:
         points = _rows_of_points(self.points)
         frame = self.frame or (Frame.RAS if points.shape[1] == 3 else Frame.IMAGE)
         if frame.dimension != points.shape[1]:
-            raise LandmarkError(f"frame: {frame.value} is {frame.dimension}-D, the points are {points.shape[1]}-D")
+            raise LandmarkError(
+                f"frame: {frame.value} is {frame.dimension}-D, the points are {points.shape[1]}-D"
+            )
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "frame", frame)
         for field in ("names", "descriptions"):
@@ -48,7 +55,9 @@ class LandmarkTable:
             covariances = np.array(self.covariances, dtype=float)
             if covariances.shape != (*points.shape, points.shape[1]):
                 expected = (*points.shape, points.shape[1])
-                raise LandmarkError(f"covariances: expected shape {expected}, found {covariances.shape}")
+                raise LandmarkError(
+                    f"covariances: expected shape {expected}, found {covariances.shape}"
+                )
             covariances[~self.defined] = np.nan
             object.__setattr__(self, "covariances", covariances)
 
@@ -86,11 +95,17 @@ class LandmarkTable:
         nameless = [row + 1 for row, name in named if not name]
         if nameless:
             return f"row {nameless[0]} has no name"
-        twice = [name for name, count in collections.Counter(name for _, name in named).items() if count > 1]
+        twice = [
+            name
+            for name, count in collections.Counter(name for _, name in named).items()
+            if count > 1
+        ]
         return f"{twice[0]!r} twice" if twice else None
 
     def landmarks(self) -> Landmarks:
-        """The defined points, with their names if these tell them apart; the places of the others are kept."""
+        """The defined points, with their names if these tell them apart; the places of the others
+        are kept.
+        """
         rows = np.flatnonzero(self.defined)
         if not rows.size:
             raise LandmarkError(f"no landmarks: each of the {len(self)} points listed is undefined")
@@ -102,11 +117,17 @@ class LandmarkTable:
 def _rows_of_points(value: Any) -> np.ndarray:
     points = np.array(value, dtype=float)
     if points.ndim != 2 or points.shape[1] not in (2, 3):
-        raise LandmarkError(f"points: expected an (n, 2) or (n, 3) array, found shape {points.shape}")
+        raise LandmarkError(
+            f"points: expected an (n, 2) or (n, 3) array, found shape {points.shape}"
+        )
     missing = np.isnan(points)
-    bad = np.flatnonzero(np.isinf(points).any(axis=1) | (missing.any(axis=1) & ~missing.all(axis=1)))
+    bad = np.flatnonzero(
+        np.isinf(points).any(axis=1) | (missing.any(axis=1) & ~missing.all(axis=1))
+    )
     if bad.size:
-        raise LandmarkError(f"points: row {bad[0] + 1}: expected finite or only NaN, found {points[bad[0]].tolist()}")
+        raise LandmarkError(
+            f"points: row {bad[0] + 1}: expected finite or only NaN, found {points[bad[0]].tolist()}"
+        )
     return points
 
 

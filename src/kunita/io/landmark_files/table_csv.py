@@ -1,4 +1,5 @@
-"""Kunita's own table: CSV or TSV with named columns, covariances included, and the frame in a comment or a sidecar.
+"""Kunita's own table: CSV or TSV with named columns, covariances included, and the frame in a
+comment or a sidecar.
 
     # kunita landmarks; CoordinateSystem = RAS; Units = mm
     label,x,y,z,cov_xx,cov_xy,cov_xz,cov_yy,cov_yz,cov_zz,description
@@ -50,10 +51,15 @@ def read(text: Text, reading: Reading) -> tuple[LandmarkTable, ...]:
     axes = ("x", "y", "z") if "z" in table.header else ("x", "y")
     points = np.array(table.points(*axes)).reshape(-1, len(axes))
     listed = Listed(
-        points, table.column("label", "name"), _covariances(table, points), table.column("description", "desc")
+        points,
+        table.column("label", "name"),
+        _covariances(table, points),
+        table.column("description", "desc"),
     )
     scaled = listed if statement.unit is None else listed.scaled(statement.unit)
-    return (reading.world(text, scaled, stated=statement.frame, calibrated=statement.unit is not None),)
+    return (
+        reading.world(text, scaled, stated=statement.frame, calibrated=statement.unit is not None),
+    )
 
 
 def _statement(text: Text, comments: tuple[Line, ...]) -> Statement:
@@ -62,11 +68,15 @@ def _statement(text: Text, comments: tuple[Line, ...]) -> Statement:
     if len({code.upper() for _, code in frames}) > 1:
         raise text.refusal(frames[-1][0], "one coordinate system", [code for _, code in frames])
     lengths = [millimetres(text, line, unit) for line, unit in units if unit.lower() not in PIXELS]
-    return Statement(frame_code(text, *frames[0]) if frames else None, lengths[0] if lengths else None)
+    return Statement(
+        frame_code(text, *frames[0]) if frames else None, lengths[0] if lengths else None
+    )
 
 
 def _sidecar(path: Path) -> Statement | None:
-    """What a JSON file of the same stem states; one without a coordinate system belongs to something else."""
+    """What a JSON file of the same stem states; one without a coordinate system belongs to
+    something else.
+    """
     place = path.with_suffix(".json")
     if not place.is_file():
         return None
@@ -76,7 +86,9 @@ def _sidecar(path: Path) -> Statement | None:
         return None
     unit = str(content.get("Units", "px"))
     length = None if unit.lower() in PIXELS else millimetres(text, None, unit, "Units")
-    return Statement(frame_code(text, None, str(content["CoordinateSystem"]), "CoordinateSystem"), length)
+    return Statement(
+        frame_code(text, None, str(content["CoordinateSystem"]), "CoordinateSystem"), length
+    )
 
 
 def _covariances(table: Delimited, points: np.ndarray) -> np.ndarray | None:
@@ -86,7 +98,10 @@ def _covariances(table: Delimited, points: np.ndarray) -> np.ndarray | None:
         return None
     places = table.places(*names)
     listed = np.array(
-        [table.text.numbers(line, [cells[k] for k in places], "a covariance's entries") for line, cells in table.rows]
+        [
+            table.text.numbers(line, [cells[k] for k in places], "a covariance's entries")
+            for line, cells in table.rows
+        ]
     ).reshape(-1, len(names))
     defined, known = ~np.isnan(points).any(axis=1), ~np.isnan(listed).any(axis=1)
     if not known[defined].any():
@@ -136,5 +151,9 @@ def _cell(number: float) -> str:
 
 KEEPS = frozenset({"names", "covariances", "descriptions", "undefined"})
 FRAMES = (Frame.RAS, Frame.LPS, Frame.IMAGE)
-CSV = Format("csv", recognises, read, (), (".csv", ".txt"), partial(render, delimiter=","), FRAMES, KEEPS)
-TSV = Format("tsv", recognises, read, (), (".tsv", ".txt"), partial(render, delimiter="\t"), FRAMES, KEEPS)
+CSV = Format(
+    "csv", recognises, read, (), (".csv", ".txt"), partial(render, delimiter=","), FRAMES, KEEPS
+)
+TSV = Format(
+    "tsv", recognises, read, (), (".tsv", ".txt"), partial(render, delimiter="\t"), FRAMES, KEEPS
+)

@@ -28,7 +28,9 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """What a file says. Lines end at line feeds only, so that no exotic separator inside a name ends one."""
+    """What a file says. Lines end at line feeds only, so that no exotic separator inside a name
+    ends one.
+    """
 
     path: Path
     content: str
@@ -90,7 +92,9 @@ def read_text(path: str | os.PathLike) -> Text:
     except IsADirectoryError as error:
         raise FileError(f"{place}: a directory, not a file") from error
     except (OSError, ValueError) as error:
-        raise FileError(f"{place}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise FileError(
+            f"{place}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     content = _decoded(place, data).replace("\r\n", "\n").replace("\r", "\n")
     if not content.strip():
         raise FileError.at(place, 1, "landmarks", "an empty file")
@@ -102,7 +106,9 @@ def _decoded(place: Path, data: bytes) -> str:
         content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise FileError.at(place, line, "text in UTF-8", data[error.start : error.start + 8]) from error
+        raise FileError.at(
+            place, line, "text in UTF-8", data[error.start : error.start + 8]
+        ) from error
     if "\0" in content:
         line = content[: content.index("\0")].count("\n") + 1
         raise FileError.at(place, line, "text", "binary data")

@@ -1,6 +1,8 @@
-"""Morphometrics' `.tps`: one block of landmarks per specimen, in pixels, times SCALE if every specimen has one.
+"""Morphometrics' `.tps`: one block of landmarks per specimen, in pixels, times SCALE if every
+specimen has one.
 
-tpsDig counts y from the lower edge of the image upwards, so pixels need the image's height before they are points.
+tpsDig counts y from the lower edge of the image upwards, so pixels need the image's height before
+they are points.
 """
 
 import dataclasses
@@ -59,7 +61,9 @@ def _specimen(text: Text, lines: tuple[Line, ...]) -> Specimen:
     scales = [text.number(line, value) for line, key, value in fields if key == "SCALE"]
     if scales and not scales[0] > 0:
         raise text.refusal(lines[0], "a SCALE above zero", scales[0])
-    identity = " ".join(value for name in ("ID", "IMAGE") for _, key, value in fields if key == name)
+    identity = " ".join(
+        value for name in ("ID", "IMAGE") for _, key, value in fields if key == name
+    )
     return Specimen(points, scales[0] if scales else None, identity)
 
 
@@ -73,7 +77,9 @@ def _fields(text: Text, lines: tuple[Line, ...]) -> list[tuple[Line, str, str]]:
         skipped = max(skipped - 1, 0)
         if match is not None:
             fields.append((line, match[1].upper(), match[2]))
-            skipped = max(0, int(text.number(line, match[2]))) if match[1].upper() == "POINTS" else 0
+            skipped = (
+                max(0, int(text.number(line, match[2]))) if match[1].upper() == "POINTS" else 0
+            )
     return fields
 
 
@@ -84,7 +90,9 @@ def _table(text: Text, reading: Reading, specimen: Specimen, scaled: bool) -> La
     scale = specimen.scale if scaled and specimen.scale is not None else None
     if specimen.points.shape[1] == 2 and reading.frame is None:
         return _upright(text, reading, listed, scale)
-    return reading.world(text, listed if scale is None else listed.scaled(scale), calibrated=scale is not None)
+    return reading.world(
+        text, listed if scale is None else listed.scaled(scale), calibrated=scale is not None
+    )
 
 
 def _upright(text: Text, reading: Reading, listed: Listed, scale: float | None) -> LandmarkTable:

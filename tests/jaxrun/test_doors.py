@@ -1,4 +1,5 @@
-"""Every public door computes in 64-bit on its own and changes no global setting, in a fresh process."""
+"""Every public door computes in 64-bit on its own and changes no global setting, in a fresh
+process."""
 
 import os
 import subprocess
@@ -36,7 +37,8 @@ assert jax.config.jax_compilation_cache_dir is None
 assert jax.numpy.ones(1).dtype == np.float32 and not jax.config.jax_enable_x64
 print("good")
 """
-"""Its shapes are those of test_posterior.py, with which it shares what is compiled, up to the second round."""
+"""Its shapes are those of test_posterior.py, with which it shares what is compiled, up to the
+second round."""
 
 
 def test_doors_return_numpy_in_double_precision_and_leave_jax_alone():
@@ -44,6 +46,11 @@ def test_doors_return_numpy_in_double_precision_and_leave_jax_alone():
         **os.environ,
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # most of its time is compilation
         "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(jax.config.jax_persistent_cache_min_compile_time_secs),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(
+            jax.config.jax_persistent_cache_min_compile_time_secs
+        ),
     }
-    assert subprocess.check_output([sys.executable, "-c", CODE], text=True, env=quick).strip() == "good"
+    assert (
+        subprocess.check_output([sys.executable, "-c", CODE], text=True, env=quick).strip()
+        == "good"
+    )

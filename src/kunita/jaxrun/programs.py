@@ -1,11 +1,12 @@
 """Programs: functions that are compiled, and kept from one process to the next.
 
-JAX keeps what it compiled, but finds it only after tracing and lowering the function, which is Python at work and takes
-longer than all arithmetic of a small registration. So a program is kept here under what is known without that: the
-function's name, the form of its arguments, the sources of this package, and the machine. Unless `keep` was called this
-is `jax.jit` and no more.
+JAX keeps what it compiled, but finds it only after tracing and lowering the function, which is
+Python at work and takes longer than all arithmetic of a small registration. So a program is kept
+here under what is known without that: the function's name, the form of its arguments, the sources
+of this package, and the machine. Unless `keep` was called this is `jax.jit` and no more.
 
-A kept program is machine code: its file holds a digest of itself, and one that is damaged is not loaded.
+A kept program is machine code: its file holds a digest of itself, and one that is damaged is not
+loaded.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ import jax
 import numpy as np
 from jax.experimental import serialize_executable
 
-from kunita.precision import to_numpy
+from kunita.jaxrun.doors import to_numpy
 
 HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """How XLA compiles five times as fast, programs that take two or three times as long."""
@@ -35,7 +36,8 @@ FORGOTTEN_DAYS = 60
 """Programs of other versions are removed when none of them was used for so long."""
 
 SMALL_MATRIX, FEW_LANDMARKS, TRAJECTORY_OF_FEW = 20_000, 600, 6_000
-"""Numbers below which an argument is small: a matrix S, landmarks with their covariances, their Jacobians in time."""
+"""Numbers below which an argument is small: a matrix S, landmarks with their covariances, their
+Jacobians in time."""
 
 DIGEST_BYTES = 32
 
@@ -44,7 +46,9 @@ Options = dict[str, Any]
 
 
 class Shelf:
-    """Where programs are kept: a folder for this version of the package on this machine, or nowhere."""
+    """Where programs are kept: a folder for this version of the package on this machine, or
+    nowhere.
+    """
 
     folder: Path | None = None
 
@@ -59,8 +63,8 @@ _shelf = Shelf()
 def keep(folder: Path) -> None:
     """From now on keep programs there, and take those from there that another process kept.
 
-    Not together with JAX's own cache: a program that comes from there cannot be kept a second time. Nor with kernels of
-    one's own: what they compute is not part of what a program is known by.
+    Not together with JAX's own cache: a program that comes from there cannot be kept a second time.
+    Nor with kernels of one's own: what they compute is not part of what a program is known by.
     """
     _shelf.folder = folder / _version()
     with contextlib.suppress(OSError):
@@ -73,12 +77,16 @@ def keep(folder: Path) -> None:
 
 @functools.cache
 def _version() -> str:
-    """What a program depends on beside its function and arguments: sources, compiler, and processor."""
+    """What a program depends on beside its function and arguments: sources, compiler, and
+    processor.
+    """
     versions = jax.__version__, jax.lib.__version__, eqx.__version__, platform.python_version()
-    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_")))
+    settings = sorted(
+        f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))
+    )
     machine = platform.system(), platform.machine(), os.cpu_count(), _processor()
     found = hashlib.sha256(f"{versions} {settings} {machine}".encode())
-    home = Path(__file__).parent
+    home = Path(__file__).parent.parent
     for source in sorted(home.rglob("*.py")):
         found.update(str(source.relative_to(home)).encode() + source.read_bytes())
     return found.hexdigest()[:16]
@@ -88,7 +96,9 @@ def _processor() -> str:
     """Its model and the instructions that it knows."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+        return "".join(
+            sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+        )
     return platform.processor()
 
 
@@ -101,18 +111,22 @@ def compiled(
 ) -> Any:
     """Compile a function of positional arguments, and hand its results back as NumPy.
 
-    What the host then does with them compiles nothing more. Within another compiled function it is a plain one.
+    What the host then does with them compiles nothing more. Within another compiled function it is
+    a plain one.
 
     Args:
         function: of trees of arrays.
         static: how many of the first arguments are no arrays; their `repr` tells them apart.
-        hasty: if no argument has more numbers than this, compiling takes longer than running, and is done in haste.
+        hasty: if no argument has more numbers than this, compiling takes longer than running, and
+            is done in haste.
         options: of XLA.
     """
     if function is None:
         return functools.partial(compiled, static=static, hasty=hasty, options=options)
     if "<" in function.__qualname__:
-        raise TypeError(f"{function.__qualname__}: a program is known by the name of its function, which must have one")
+        raise TypeError(
+            f"{function.__qualname__}: a program is known by the name of its function, which must have one"
+        )
     plain, ready = function, {}
     jitted = jax.jit(plain, static_argnums=tuple(range(static)), compiler_options=options)
 
@@ -138,7 +152,12 @@ class _Program:
     """A function of the leaves of its arguments: from the shelf, or made and put there."""
 
     def __init__(
-        self, function: Any, fixed: tuple[Any, ...], tree: Any, leaves: Leaves, options: Options | None
+        self,
+        function: Any,
+        fixed: tuple[Any, ...],
+        tree: Any,
+        leaves: Leaves,
+        options: Options | None,
     ) -> None:
         shapes = [(leaf.shape, leaf.dtype.str) for leaf in leaves]
         self.name = f"{function.__module__}.{function.__qualname__}"
@@ -150,7 +169,9 @@ class _Program:
 
     def __call__(self, leaves: Leaves) -> Any:
         if self.made is not None:
-            with contextlib.suppress(jax.errors.JaxRuntimeError):  # one that cannot be run is made again
+            with contextlib.suppress(
+                jax.errors.JaxRuntimeError
+            ):  # one that cannot be run is made again
                 return self._run(leaves)
         self.made = self._make(leaves)
         return self._run(leaves)
@@ -176,7 +197,9 @@ class _Program:
 
 @functools.cache
 def _know_lapack() -> None:
-    """JAX looks up LAPACK's functions when it lowers a call of one of them, which a kept program calls without."""
+    """JAX looks up LAPACK's functions when it lowers a call of one of them, which a kept program
+    calls without.
+    """
     jax.jit(jax.lax.linalg.cholesky).lower(np.eye(2))
 
 
@@ -195,13 +218,17 @@ def _taken(place: Path) -> Any:
 
 
 def _put(place: Path, program: Any, tree: Any) -> None:
-    """Put a program on the shelf, whole or not at all; one that cannot be kept is used all the same."""
+    """Put a program on the shelf, whole or not at all; one that cannot be kept is used all the
+    same.
+    """
     skeleton = jax.tree.unflatten(tree, range(tree.num_leaves))
     try:
         payload = pickle.dumps((serialize_executable.serialize(program), skeleton))
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix="new-", delete=False) as partial:
             partial.write(hashlib.sha256(payload).digest() + payload)
         Path(partial.name).replace(place)
-    except Exception:  # a full disk, a folder that cannot be written, a program that cannot be serialised
+    except (
+        Exception
+    ):  # a full disk, a folder that cannot be written, a program that cannot be serialised
         with contextlib.suppress(OSError, NameError):
             Path(partial.name).unlink(missing_ok=True)

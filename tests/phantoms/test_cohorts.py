@@ -1,4 +1,5 @@
-"""A cohort is made of cases that can be left out of, and a generated one tells the truth about itself."""
+"""A cohort is made of cases that can be left out of, and a generated one tells the truth about
+itself."""
 
 import functools
 
@@ -7,9 +8,9 @@ import pytest
 from scipy.stats import chi2
 
 from kunita.data.case import LEAST_LANDMARKS, Case
-from kunita.data.cohort import COUNTS, generated_cohort
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, LandmarkError
+from kunita.phantoms.cohorts import COUNTS, generated_cohort
 
 SEED = 3
 """A seed whose first case has the larger shift of the first two, and so the images."""
@@ -31,7 +32,9 @@ def test_a_case_is_the_same_however_many_there_are_and_with_or_without_images(si
     assert one.names == other.names
     np.testing.assert_array_equal(one.points, other.points)
     np.testing.assert_array_equal(one.covariances, other.covariances)
-    np.testing.assert_array_equal(getattr(alone(), f"true_{side}"), getattr(cohort()[0], f"true_{side}"))
+    np.testing.assert_array_equal(
+        getattr(alone(), f"true_{side}"), getattr(cohort()[0], f"true_{side}")
+    )
 
 
 def test_cases_differ_in_heads_counts_and_shifts():
@@ -71,7 +74,9 @@ def test_sides_that_do_not_correspond_are_refused():
         Case("odd", Landmarks(points), Landmarks(points[1:]))
 
 
-@pytest.mark.parametrize("wrong", [{"num_cases": 0}, {"counts": (9, 8)}, {"num_cases": 1, "image_spacing": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"num_cases": 0}, {"counts": (9, 8)}, {"num_cases": 1, "image_spacing": 0.0}]
+)
 def test_cohorts_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ArgumentError, match=[*wrong][-1].removeprefix("image_")):
         generated_cohort(**wrong)

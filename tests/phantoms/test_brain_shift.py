@@ -1,4 +1,5 @@
-"""The generated brain shift: its truth is a diffeomorphism, and images and landmarks tell that truth."""
+"""The generated brain shift: its truth is a diffeomorphism, and images and landmarks tell that
+truth."""
 
 import functools
 
@@ -6,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from kunita.data import brain_phantom
 from kunita.data.landmarks import match
-from kunita.data.phantom import BrainShift, brain_shift
 from kunita.errors import ArgumentError
+from kunita.phantoms import brain
+from kunita.phantoms.brain_shift import BrainShift, brain_shift
 
 SHIFT = 8.0
 KEYS = (0, 1)
@@ -57,8 +58,8 @@ def test_truth_and_landmarks_do_not_depend_on_the_spacing():
 def test_a_grid_and_its_points_show_the_same_anatomy():
     """Splines and linear interpolation between nodes 2 mm apart agree to the curvature of the hull."""
     grid = case(0).moving_image.grid
-    splines = brain_phantom.on_grid(case(0).head, grid)
-    linear = brain_phantom.at_points(case(0).head, brain_phantom.nodes(grid))
+    splines = brain.on_grid(case(0).head, grid)
+    linear = brain.at_points(case(0).head, brain.nodes(grid))
     near = np.abs(linear.hull) < 20
     assert np.abs(splines.hull - linear.hull)[near].max() < 1
     assert np.abs(splines.hull - linear.hull)[near].mean() < 0.1
@@ -88,7 +89,7 @@ def test_the_truth_preserves_orientation(key):
 @pytest.mark.parametrize("key", KEYS)
 def test_the_brain_sinks_by_the_shift_asked_for(key):
     points = lattice(6.0)
-    inside = points[brain_phantom.at_points(case(key).head, points).hull > 0]
+    inside = points[brain.at_points(case(key).head, points).hull > 0]
     sunk = np.linalg.norm(case(key).truth.flow(inside) - inside, axis=-1)
     assert 0.75 * SHIFT < sunk.max() < 1.3 * SHIFT
     assert np.median(sunk) < 0.25 * SHIFT  # far from the craniotomy the brain stays
@@ -96,7 +97,9 @@ def test_the_brain_sinks_by_the_shift_asked_for(key):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_true_landmarks_correspond_by_the_truth(key):
-    np.testing.assert_allclose(case(key).truth.forward(case(key).true_moving), case(key).true_fixed, atol=1e-9)
+    np.testing.assert_allclose(
+        case(key).truth.forward(case(key).true_moving), case(key).true_fixed, atol=1e-9
+    )
     pairs = match(case(key).moving, case(key).fixed)
     assert (pairs.pairing, len(pairs.moving), pairs.unmatched) == ("name", 30, ())
 
@@ -111,8 +114,13 @@ def test_landmarks_are_inside_both_images(key):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_landmarks_sit_on_what_they_are_named_after(key):
-    at = brain_phantom.at_points(case(key).head, case(key).true_moving)
-    distances = {"tumour": at.tumour, "ventricle": at.ventricle, "falx": at.midline, "sulcus": at.fold}
+    at = brain.at_points(case(key).head, case(key).true_moving)
+    distances = {
+        "tumour": at.tumour,
+        "ventricle": at.ventricle,
+        "falx": at.midline,
+        "sulcus": at.fold,
+    }
     kinds = np.array([name.split("-")[0] for name in case(key).moving.names])
     assert set(kinds) == set(distances)
     for kind, distance in distances.items():
@@ -121,12 +129,17 @@ def test_landmarks_sit_on_what_they_are_named_after(key):
 
 @pytest.mark.parametrize("side", ["moving", "fixed"])
 def test_the_noise_of_the_landmarks_is_that_of_their_covariances(side):
-    """Over all keys the squared Mahalanobis distances are chi-square: mean 3n, variance 6n; five sigmas are allowed."""
+    """Over all keys the squared Mahalanobis distances are chi-square: mean 3n, variance 6n; five
+    sigmas are allowed."""
     squares = []
     for key in KEYS:
         marked, truth = getattr(case(key), side), getattr(case(key), f"true_{side}")
         error = marked.points - truth
-        squares.extend(np.einsum("ni,ni->n", error, np.linalg.solve(marked.covariances, error[..., None])[..., 0]))
+        squares.extend(
+            np.einsum(
+                "ni,ni->n", error, np.linalg.solve(marked.covariances, error[..., None])[..., 0]
+            )
+        )
     n = len(squares)
     assert abs(sum(squares) - 3 * n) < 5 * np.sqrt(6 * n)
 
@@ -144,17 +157,21 @@ def test_the_tumour_is_one_piece_of_its_size_inside_the_head(key):
     c = case(key)
     _, pieces = ndimage.label(c.labels.data)
     assert pieces == 1
-    assert 6e3 < c.labels.data.sum() * c.labels.grid.voxel_volume < 20e3  # mm³; a ball of 28 mm has 11.5e3
-    assert brain_phantom.at_points(case(key).head, tumour(c)).dura.min() > 0
+    assert (
+        6e3 < c.labels.data.sum() * c.labels.grid.voxel_volume < 20e3
+    )  # mm³; a ball of 28 mm has 11.5e3
+    assert brain.at_points(case(key).head, tumour(c)).dura.min() > 0
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_white_matter_is_brighter_than_cortex_and_cortex_than_fluid_on_mri(key):
     image = case(key).moving_image
-    at = brain_phantom.at_points(case(key).head, brain_phantom.nodes(image.grid))
+    at = brain.at_points(case(key).head, brain.nodes(image.grid))
     away = (at.oedema < -5) & (at.grey < -2) & (at.pale < -2) & (at.ventricle < -3)
-    white, cortex = away & (at.cortex > 6), away & (np.abs(at.cortex - brain_phantom.CORTEX / 2) < 0.5)
-    levels = [np.median(image.data[where]) for where in (white, cortex, at.ventricle > 2, at.skin < -5)]
+    white, cortex = away & (at.cortex > 6), away & (np.abs(at.cortex - brain.CORTEX / 2) < 0.5)
+    levels = [
+        np.median(image.data[where]) for where in (white, cortex, at.ventricle > 2, at.skin < -5)
+    ]
     assert levels == sorted(levels, reverse=True)
     assert levels[0] > 1.2 * levels[1] > 2 * levels[2] > 4 * levels[3]
 
@@ -162,7 +179,7 @@ def test_white_matter_is_brighter_than_cortex_and_cortex_than_fluid_on_mri(key):
 @pytest.mark.parametrize("key", KEYS)
 def test_ultrasound_is_zero_outside_its_fan_and_only_there(key):
     c = case(key)
-    inside = c.fan.contains(brain_phantom.nodes(c.fixed_image.grid))
+    inside = c.fan.contains(brain.nodes(c.fixed_image.grid))
     np.testing.assert_array_equal(c.fixed_image.data > 0, inside)
     assert 0.2 < inside.mean() < 0.8
 
@@ -180,16 +197,19 @@ def test_beam_coordinates_and_world_points_are_each_others_inverse():
 
 @pytest.mark.parametrize("key", KEYS)
 def test_ultrasound_shows_the_deformed_brain(key):
-    """What the truth says should be there agrees with the ultrasound better than the brain that only moved rigidly."""
+    """What the truth says should be there agrees with the ultrasound better than the brain that
+    only moved rigidly."""
     c = case(key)
-    points = brain_phantom.nodes(c.fixed_image.grid)[c.fixed_image.data > 0]
+    points = brain.nodes(c.fixed_image.grid)[c.fixed_image.data > 0]
     seen = c.fixed_image.data[c.fixed_image.data > 0].astype(float)
     rigid = (points - c.truth.translation) @ c.truth.rotation
     sunken, unsunken, unmoved = (
-        correlation(brain_phantom.echo(brain_phantom.at_points(case(key).head, p)), seen)
+        correlation(brain.echo(brain.at_points(case(key).head, p)), seen)
         for p in (c.truth.inverse(points), rigid, points)
     )
-    error = 1 / np.sqrt(len(seen))  # standard error of a correlation, at most; voxels are wider than the speckle
+    error = 1 / np.sqrt(
+        len(seen)
+    )  # standard error of a correlation, at most; voxels are wider than the speckle
     assert sunken > 0.5
     assert sunken > unsunken + 5 * error
     assert unsunken > unmoved + 5 * error

@@ -29,7 +29,9 @@ R = TypeVar("R")
 
 
 def to_numpy(tree: R) -> R:
-    """The same tree with NumPy arrays in place of JAX arrays; within a function that is being compiled as it is."""
+    """The same tree with NumPy arrays in place of JAX arrays; within a function that is being
+    compiled as it is.
+    """
     known = lambda leaf: isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
     return jax.tree.map(lambda leaf: np.asarray(leaf) if known(leaf) else leaf, tree)
 
@@ -45,7 +47,9 @@ def _blas() -> ThreadpoolController:
 
 
 def on_one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep BLAS and LAPACK, NumPy's and SciPy's, to one thread: XLA has its own, and theirs would wait by spinning."""
+    """Keep BLAS and LAPACK, NumPy's and SciPy's, to one thread: XLA has its own, and theirs would
+    wait by spinning.
+    """
 
     @functools.wraps(function)
     def alone(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -71,9 +75,13 @@ def as_floats(value: ArrayLike, name: str) -> np.ndarray:
     try:
         if np.iscomplexobj(value):
             raise TypeError("complex")
-        return np.ma.filled(np.ma.asarray(value, dtype=float), np.nan)  # a masked number is not a number
+        return np.ma.filled(
+            np.ma.asarray(value, dtype=float), np.nan
+        )  # a masked number is not a number
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{name}: expected real numbers in a regular array, found {value!r:.80}") from error
+        raise ArgumentError(
+            f"{name}: expected real numbers in a regular array, found {value!r:.80}"
+        ) from error
 
 
 def as_count(number: int, name: str) -> int:
@@ -89,7 +97,9 @@ def as_points(points: ArrayLike, name: str, dimension: int | None = None) -> Flo
     expected = "2 or 3" if dimension is None else str(dimension)
     if array.ndim != 2 or array.shape[1] not in ((2, 3) if dimension is None else (dimension,)):
         hint = "; a single point is [point]" if array.ndim == 1 else ""
-        raise ArgumentError(f"{name}: expected an (n, d) array with d = {expected}, found shape {array.shape}{hint}")
+        raise ArgumentError(
+            f"{name}: expected an (n, d) array with d = {expected}, found shape {array.shape}{hint}"
+        )
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if bad.size:
         raise ArgumentError(f"{name}: row {bad[0]} is not finite: {array[bad[0]].tolist()}")

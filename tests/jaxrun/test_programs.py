@@ -1,4 +1,5 @@
-"""Programs are kept from one process to the next, give the same there, and are made again when they cannot be used."""
+"""Programs are kept from one process to the next, give the same there, and are made again when they
+cannot be used."""
 
 import json
 import os
@@ -8,13 +9,13 @@ import sys
 import numpy as np
 import pytest
 
-from kunita import programs
+from kunita.jaxrun import programs
 
 CODE = """
 import json, sys
 from pathlib import Path
 import jax, numpy as np
-from kunita import programs
+from kunita.jaxrun import programs
 
 traced = []
 
@@ -42,7 +43,11 @@ print(json.dumps({"traced": len(traced), "found": found}))
 
 def run(*folder):
     alone = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    return json.loads(subprocess.check_output([sys.executable, "-c", CODE, *map(str, folder)], text=True, env=alone))
+    return json.loads(
+        subprocess.check_output(
+            [sys.executable, "-c", CODE, *map(str, folder)], text=True, env=alone
+        )
+    )
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,12 @@ Result = TypeVar("Result")
 
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Apply a function to one item after the other, a few at a time on the machine's cores; results in their order."""
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Apply a function to one item after the other, a few at a time on the machine's cores; results
+    in their order.
+    """
+    workers = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting: collections.deque[concurrent.futures.Future[Result]] = collections.deque()
         for item in items:

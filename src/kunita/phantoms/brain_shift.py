@@ -6,11 +6,11 @@ import itertools
 import numpy as np
 from scipy import ndimage
 
-from kunita.data import brain_phantom
-from kunita.data.brain_phantom import LATTICE, TUMOUR_CENTRE, Anatomy
 from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError
+from kunita.phantoms import brain
+from kunita.phantoms.brain import LATTICE, TUMOUR_CENTRE, Anatomy
 
 APPROACH = np.array([0.70, 0.33, 0.63]) / np.linalg.norm([0.70, 0.33, 0.63])
 """From the tumour to the craniotomy: out of the head, at right angles to the skull."""
@@ -22,27 +22,18 @@ GRAVITY = np.array([-0.62, -0.10, -0.78]) / np.linalg.norm([-0.62, -0.10, -0.78]
 """Down, for a head turned so that the craniotomy is on top; not quite along the approach."""
 
 EDGE = 6.0
-"""How far from the edge of the ultrasound landmarks are put, mm: four standard deviations of the noisiest."""
-
-
-def circle(num_points: int = 64, radius: float = 10.0) -> np.ndarray:
-    """Points on a circle, (n, 2) mm."""
-    return flower(num_points, radius, amplitude=0.0)
-
-
-def flower(num_points: int = 64, radius: float = 10.0, amplitude: float = 0.3, petals: int = 5) -> np.ndarray:
-    """Points on a flower r(θ) = radius·(1 + amplitude·cos(petals·θ)), homologous to those of `circle`, (n, 2) mm."""
-    theta = 2 * np.pi * np.arange(num_points) / num_points
-    r = radius * (1 + amplitude * np.cos(petals * theta))
-    return np.stack([r * np.cos(theta), r * np.sin(theta)], axis=1)
+"""How far from the edge of the ultrasound landmarks are put, mm: four standard deviations of the
+noisiest."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deformation:
-    """A diffeomorphism known to machine precision: the flow of a smooth steady velocity, then a rigid motion.
+    """A diffeomorphism known to machine precision: the flow of a smooth steady velocity, then a
+    rigid motion.
 
-    The brain sinks along gravity below the craniotomy, less to the sides and with depth, and is pushed about by a few
-    smaller bumps. None of these is a kernel that a registration assumes: a model is tested on a truth it did not make.
+    The brain sinks along gravity below the craniotomy, less to the sides and with depth, and is
+    pushed about by a few smaller bumps. None of these is a kernel that a registration assumes: a
+    model is tested on a truth it did not make.
 
     Args:
         sag: (3,) velocity at the craniotomy, mm.
@@ -62,7 +53,11 @@ class Deformation:
         away = points - CRANIOTOMY
         depth = -away @ APPROACH
         aside = np.sum(away**2, -1) - depth**2
-        share = (1 + np.exp(-2)) / (1 + np.exp(np.clip((depth - 50) / 25, -40, 40))) / (1 + aside / 70**2) ** 2
+        share = (
+            (1 + np.exp(-2))
+            / (1 + np.exp(np.clip((depth - 50) / 25, -40, 40)))
+            / (1 + aside / 70**2) ** 2
+        )
         total = share[..., None] * self.sag
         for centre, push, radius in zip(self.centres, self.pushes, self.radii, strict=True):
             inside = np.maximum(1 - np.sum((points - centre) ** 2, -1) / radius**2, 0) ** 4
@@ -70,7 +65,9 @@ class Deformation:
         return total
 
     def flow(self, points: np.ndarray, time: float = 1.0, num_steps: int = 20) -> np.ndarray:
-        """Carry (…, 3) points along the velocity, backwards for a negative time; RK4, whose error is below 1e-6 mm."""
+        """Carry (…, 3) points along the velocity, backwards for a negative time; RK4, whose error
+        is below 1e-6 mm.
+        """
         x, step = np.asarray(points, dtype=float), time / num_steps
         for _ in range(num_steps):
             a = self.velocity(x)
@@ -110,8 +107,12 @@ class Fan:
     half_angles: tuple[float, float] = (0.50, 0.42)
 
     def points(self, beams: np.ndarray) -> np.ndarray:
-        """World points of (…, 3) beam coordinates: angle sideways, angle across, range from the apex."""
-        lean = np.stack([np.tan(beams[..., 0]), np.tan(beams[..., 1]), np.ones(beams.shape[:-1])], -1)
+        """World points of (…, 3) beam coordinates: angle sideways, angle across, range from the
+        apex.
+        """
+        lean = np.stack(
+            [np.tan(beams[..., 0]), np.tan(beams[..., 1]), np.ones(beams.shape[:-1])], -1
+        )
         unit = lean / np.linalg.norm(lean, axis=-1, keepdims=True)
         return self.apex + beams[..., 2:] * unit @ self.axes
 
@@ -125,23 +126,27 @@ class Fan:
         """Whether (…, 3) world points are seen, this far at least from the edge."""
         beams = self.beams(points)
         r = beams[..., 2]
-        aside = [(h - np.abs(beams[..., i])) * r >= margin_mm for i, h in enumerate(self.half_angles)]
+        aside = [
+            (h - np.abs(beams[..., i])) * r >= margin_mm for i, h in enumerate(self.half_angles)
+        ]
         return aside[0] & aside[1] & (r >= self.near + margin_mm) & (r <= self.far - margin_mm)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BrainShift:
-    """An operation on a brain tumour, generated: MRI before, ultrasound during, landmarks in both, and the truth.
+    """An operation on a brain tumour, generated: MRI before, ultrasound during, landmarks in both,
+    and the truth.
 
     Args:
         moving_image: T1-weighted MRI before the operation, int16.
-        fixed_image: ultrasound of the brain after it sank, uint8; 0 outside the fan, at least 1 inside.
+        fixed_image: ultrasound of the brain after it sank, uint8; 0 outside the fan, at least 1
+            inside.
         labels: the tumour, 1, on the grid of the MRI.
         moving, fixed: homologous landmarks as observed, with the covariances of their noise.
         true_moving, true_fixed: where they are in truth, (n, 3) mm.
         truth: the deformation from moving to fixed space.
         fan: what the ultrasound sees.
-        head: the anatomy in moving space, on the lattice of `brain_phantom`.
+        head: the anatomy in moving space, on the lattice of `brain`.
     """
 
     moving_image: Image
@@ -165,7 +170,7 @@ class MarkedBrain:
         true_moving, true_fixed: where they are in truth, (n, 3) mm.
         truth: the deformation from moving to fixed space.
         fan: what the ultrasound sees.
-        head: the anatomy in moving space, on the lattice of `brain_phantom`.
+        head: the anatomy in moving space, on the lattice of `brain`.
     """
 
     moving: Landmarks
@@ -177,15 +182,17 @@ class MarkedBrain:
     head: Anatomy
 
 
-def brain_shift(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30, spacing: float = 1.0) -> BrainShift:
+def brain_shift(
+    key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30, spacing: float = 1.0
+) -> BrainShift:
     """A case of brain shift with a known truth, the same for the same key.
 
     Args:
         key: of the head, its deformation and all noise.
         shift_mm: how far the cortex sinks below the craniotomy.
         num_landmarks: in each image.
-        spacing: of the MRI, mm; the ultrasound is finer by a fixed factor. The anatomy, the truth and the landmarks do
-            not depend on it: a coarse case is the same case, quickly.
+        spacing: of the MRI, mm; the ultrasound is finer by a fixed factor. The anatomy, the truth
+            and the landmarks do not depend on it: a coarse case is the same case, quickly.
     """
     if not 0.5 <= spacing <= 8:
         raise ArgumentError(f"spacing: expected between 0.5 and 8 mm, found {spacing}")
@@ -193,9 +200,17 @@ def brain_shift(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30, sp
     moving_image, labels = _mri(brain.head, key, spacing)
     ultrasound = _ultrasound(brain.head, brain.truth, brain.fan, key, 0.7 * spacing)
     return BrainShift(
-        moving_image, ultrasound, labels, brain.moving, brain.fixed, brain.true_moving, brain.true_fixed,
-        brain.truth, brain.fan, brain.head,
-    )  # fmt: skip
+        moving_image,
+        ultrasound,
+        labels,
+        brain.moving,
+        brain.fixed,
+        brain.true_moving,
+        brain.true_fixed,
+        brain.truth,
+        brain.fan,
+        brain.head,
+    )
 
 
 def marked_brain(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30) -> MarkedBrain:
@@ -206,7 +221,7 @@ def marked_brain(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30) -
         raise ArgumentError(f"shift_mm: expected between 0 and 20 mm, found {shift_mm}")
     if num_landmarks < 1:
         raise ArgumentError(f"num_landmarks: expected at least one, found {num_landmarks}")
-    head = brain_phantom.anatomy(key)
+    head = brain.anatomy(key)
     truth = _deformation(key, shift_mm)
     fan = _fan(truth)
     names, true_moving = _places(head, truth, fan, key, num_landmarks)
@@ -220,7 +235,9 @@ def _deformation(key: int, shift_mm: float) -> Deformation:
     centres = TUMOUR_CENTRE + rng.uniform(-45, 45, (5, 3)) - 20 * APPROACH
     pushes = rng.standard_normal((5, 3)) * 0.08 * shift_mm
     turn = _rotation(rng.standard_normal(3), np.deg2rad(rng.uniform(2, 4)))
-    return Deformation(shift_mm * GRAVITY, centres, pushes, rng.uniform(40, 60, 5), turn, rng.uniform(-3, 3, 3))
+    return Deformation(
+        shift_mm * GRAVITY, centres, pushes, rng.uniform(40, 60, 5), turn, rng.uniform(-3, 3, 3)
+    )
 
 
 def _rotation(axis: np.ndarray, angle: float) -> np.ndarray:
@@ -231,7 +248,9 @@ def _rotation(axis: np.ndarray, angle: float) -> np.ndarray:
 
 
 def _fan(truth: Deformation) -> Fan:
-    """The probe is held in the craniotomy, where the skull is, not the brain that has sunk away from it."""
+    """The probe is held in the craniotomy, where the skull is, not the brain that has sunk away
+    from it.
+    """
     along = -APPROACH
     sideways = np.cross(along, [0.25, 0.9, 0.1])
     sideways /= np.linalg.norm(sideways)
@@ -254,8 +273,8 @@ def _mri(head: Anatomy, key: int, spacing: float) -> tuple[Image, Image]:
     for i in range(0, shape[0], 16):
         slab = affine.copy()
         slab[0, 3] += i * spacing
-        part = brain_phantom.on_grid(head, Grid((min(16, shape[0] - i), *shape[1:]), slab))
-        signal[i : i + 16] = brain_phantom.t1(part)
+        part = brain.on_grid(head, Grid((min(16, shape[0] - i), *shape[1:]), slab))
+        signal[i : i + 16] = brain.t1(part)
         label[i : i + 16] = (part.tumour > 0) & (part.hull > 0)
     signal = ndimage.gaussian_filter(signal, 0.5) * _bias(shape, rng)
     real, imaginary = (0.018 * rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
@@ -265,32 +284,45 @@ def _mri(head: Anatomy, key: int, spacing: float) -> tuple[Image, Image]:
 
 def _bias(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """How a coil sees some places brighter than others."""
-    x, y, z = np.meshgrid(*(np.linspace(-1, 1, n, dtype=np.float32) for n in shape), indexing="ij", sparse=True)
+    x, y, z = np.meshgrid(
+        *(np.linspace(-1, 1, n, dtype=np.float32) for n in shape), indexing="ij", sparse=True
+    )
     a, b, c = rng.uniform(-0.06, 0.06, 3).astype(np.float32)
     return np.exp(a * x + b * y + c * z + 0.05 * (x**2 + y**2 + z**2) - 0.05)
 
 
 def _ultrasound(head: Anatomy, truth: Deformation, fan: Fan, key: int, spacing: float) -> Image:
-    """Beam by beam, so that resolution falls with depth as beams spread; then on a grid along the fan's axes."""
+    """Beam by beam, so that resolution falls with depth as beams spread; then on a grid along the
+    fan's axes.
+    """
     rng = np.random.default_rng([key, 4])
     sideways, across = fan.half_angles
     step = 0.8 * spacing
-    counts = [int(2 * sideways * 75 / step), int(2 * across * 75 / step), int((fan.far - fan.near) / step)]
+    counts = [
+        int(2 * sideways * 75 / step),
+        int(2 * across * 75 / step),
+        int((fan.far - fan.near) / step),
+    ]
     lines = [np.linspace(-h, h, n) for h, n in zip((sideways, across), counts[:2], strict=True)]
     lines.append(np.linspace(fan.near, fan.far, counts[2]))
     beams = np.stack(np.meshgrid(*lines, indexing="ij"), -1)
-    decibel = brain_phantom.echo(brain_phantom.at_points(head, _moving_points(fan.points(beams), truth)))
+    decibel = brain.echo(brain.at_points(head, _moving_points(fan.points(beams), truth)))
     grey = _speckle(decibel, beams[..., 2] - fan.near, step, rng)
     grid = _fan_grid(fan, spacing)
-    points = brain_phantom.nodes(grid)
+    points = brain.nodes(grid)
     seen = fan.beams(points)
     index = [(seen[..., i] - line[0]) / (line[1] - line[0]) for i, line in enumerate(lines)]
     data = ndimage.map_coordinates(grey, index, order=1, mode="nearest")
-    return Image(np.where(fan.contains(points), np.clip(np.round(data), 1, 255), 0).astype(np.uint8), grid.affine)
+    return Image(
+        np.where(fan.contains(points), np.clip(np.round(data), 1, 255), 0).astype(np.uint8),
+        grid.affine,
+    )
 
 
 def _moving_points(points: np.ndarray, truth: Deformation) -> np.ndarray:
-    """`truth.inverse`, read from a lattice of 5 mm: good to a tenth of a voxel for millions of points."""
+    """`truth.inverse`, read from a lattice of 5 mm: good to a tenth of a voxel for millions of
+    points.
+    """
     low = points.min(axis=(0, 1, 2)) - 5
     shape = np.ceil((points.max(axis=(0, 1, 2)) - low) / 5).astype(int) + 2
     nodes = low + 5.0 * np.moveaxis(np.indices(tuple(shape)), 0, -1)
@@ -300,16 +332,25 @@ def _moving_points(points: np.ndarray, truth: Deformation) -> np.ndarray:
     return points + np.stack(moved, axis=-1)
 
 
-def _speckle(decibel: np.ndarray, depth: np.ndarray, step: float, rng: np.random.Generator) -> np.ndarray:
+def _speckle(
+    decibel: np.ndarray, depth: np.ndarray, step: float, rng: np.random.Generator
+) -> np.ndarray:
     """Envelope of many scatterers under a beam of finite width, compressed to grey values 0…255."""
     amplitude = (10 ** (decibel / 20)).astype(np.float32)
     widths = (0.75 / step, 0.85 / step, 0.40 / step)
     power = np.zeros_like(amplitude)
     for _ in range(4):
-        wave = ndimage.gaussian_filter(amplitude * rng.standard_normal(amplitude.shape, dtype=np.float32), widths)
+        wave = ndimage.gaussian_filter(
+            amplitude * rng.standard_normal(amplitude.shape, dtype=np.float32), widths
+        )
         power += wave**2
     power *= np.prod(widths) * 8 * np.pi**1.5 / 4
-    ringing = 10**-2.3 * np.exp(-depth / 5) * (1.1 + np.cos(2 * np.pi * depth / 3.2)) * rng.uniform(0.4, 1, depth.shape)
+    ringing = (
+        10**-2.3
+        * np.exp(-depth / 5)
+        * (1.1 + np.cos(2 * np.pi * depth / 3.2))
+        * rng.uniform(0.4, 1, depth.shape)
+    )
     level = 10 * np.log10(power + ringing + 10**-4.2) - 0.13 * depth
     return 255 * np.clip((level + 42) / 46, 0, 1) ** 1.3
 
@@ -317,7 +358,9 @@ def _speckle(decibel: np.ndarray, depth: np.ndarray, step: float, rng: np.random
 def _fan_grid(fan: Fan, spacing: float) -> Grid:
     """The box around the fan, along its axes: oblique in the world."""
     sideways, across = fan.half_angles
-    extremes = itertools.product((-sideways, 0, sideways), (-across, 0, across), (fan.near, fan.far))
+    extremes = itertools.product(
+        (-sideways, 0, sideways), (-across, 0, across), (fan.near, fan.far)
+    )
     corners = fan.points(np.array(list(extremes)))
     local = (corners - fan.apex) @ fan.axes.T
     low, high = local.min(axis=0), local.max(axis=0)
@@ -331,10 +374,14 @@ def _fan_grid(fan: Fan, spacing: float) -> Grid:
 # --- landmarks ----------------------------------------------------------------------------------------------------
 
 
-def _places(head: Anatomy, truth: Deformation, fan: Fan, key: int, count: int) -> tuple[list[str], np.ndarray]:
-    """Names and true moving positions: recognisable places that the ultrasound sees, far from each other."""
+def _places(
+    head: Anatomy, truth: Deformation, fan: Fan, key: int, count: int
+) -> tuple[list[str], np.ndarray]:
+    """Names and true moving positions: recognisable places that the ultrasound sees, far from each
+    other.
+    """
     rng = np.random.default_rng([key, 5])
-    world = brain_phantom.nodes(LATTICE)
+    world = brain.nodes(LATTICE)
     names: list[str] = []
     chosen = np.empty((0, 3))
     for kind, where, share in _recognisable(head):
@@ -344,12 +391,16 @@ def _places(head: Anatomy, truth: Deformation, fan: Fan, key: int, count: int) -
         names += [f"{kind}-{i + 1:02d}" for i in range(len(more))]
         chosen = np.concatenate([chosen, more])
     if len(names) < count:
-        raise ArgumentError(f"num_landmarks: the ultrasound shows only {len(names)} places to mark, asked were {count}")
+        raise ArgumentError(
+            f"num_landmarks: the ultrasound shows only {len(names)} places to mark, asked were {count}"
+        )
     return names, chosen + rng.uniform(-0.5, 0.5, chosen.shape)
 
 
 def _recognisable(head: Anatomy) -> list[tuple[str, np.ndarray, float]]:
-    """What people mark: kind, where it is on the lattice, and its share; sulci come last and make up the number."""
+    """What people mark: kind, where it is on the lattice, and its share; sulci come last and make
+    up the number.
+    """
     sheet = (np.abs(head.fold) < 1) & (head.tumour < -3)
     fundus = sheet & (np.abs(head.hull - head.fold_depth) < 1.5) & (head.fold_depth > 7)
     mouth = sheet & (head.midline < 1.5) & (np.abs(head.hull) < 2)
@@ -362,13 +413,19 @@ def _recognisable(head: Anatomy) -> list[tuple[str, np.ndarray, float]]:
 
 
 def _tips(depth: np.ndarray) -> np.ndarray:
-    """Where a surface is so convex that little of the neighbourhood lies inside: horns, corners, lobules."""
+    """Where a surface is so convex that little of the neighbourhood lies inside: horns, corners,
+    lobules.
+    """
     inside = ndimage.gaussian_filter((depth > 0).astype(np.float32), 2.0)
     return (np.abs(depth) < 1) & (inside < 0.4) & (inside > 0.1)
 
 
-def _scatter(candidates: np.ndarray, taken: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Up to this many of the candidates, each as far as can be from those before it, and at least 3 mm."""
+def _scatter(
+    candidates: np.ndarray, taken: np.ndarray, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Up to this many of the candidates, each as far as can be from those before it, and at least 3
+    mm.
+    """
     candidates = rng.permutation(candidates)
     gaps = np.full(len(candidates), np.inf)
     for other in taken:
@@ -383,7 +440,9 @@ def _scatter(candidates: np.ndarray, taken: np.ndarray, count: int, rng: np.rand
 def _observe(
     names: list[str], true_moving: np.ndarray, true_fixed: np.ndarray, fan: Fan, key: int
 ) -> tuple[Landmarks, Landmarks]:
-    """The landmarks as marked: each with a noise of its own, on the ultrasound more across the beam and with depth."""
+    """The landmarks as marked: each with a noise of its own, on the ultrasound more across the beam
+    and with depth.
+    """
     rng = np.random.default_rng([key, 6])
     n = len(names)
     turns = zip(rng.standard_normal((n, 3)), rng.uniform(0, np.pi, n), strict=True)
@@ -399,7 +458,11 @@ def _observe(
 
 
 def _blurred(
-    names: list[str], truth: np.ndarray, axes: np.ndarray, stds: np.ndarray, rng: np.random.Generator
+    names: list[str],
+    truth: np.ndarray,
+    axes: np.ndarray,
+    stds: np.ndarray,
+    rng: np.random.Generator,
 ) -> Landmarks:
     """The truth plus a draw of noise with these standard deviations along these axes (rows)."""
     draws = np.einsum("ni,nij->nj", stds * rng.standard_normal(stds.shape), axes)

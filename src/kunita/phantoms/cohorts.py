@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 
 from kunita.data.case import Case
-from kunita.data.phantom import BrainShift, MarkedBrain, brain_shift, marked_brain
 from kunita.errors import ArgumentError
+from kunita.phantoms.brain_shift import BrainShift, MarkedBrain, brain_shift, marked_brain
 
 COUNTS = (20, 37)
 """How many landmarks a generated case has, at least and at most: as in the paper."""
@@ -25,19 +25,22 @@ def generated_cohort(
     counts: tuple[int, int] = COUNTS,
     image_spacing: float | None = None,
 ) -> tuple[Case, ...]:
-    """Brain-shift cases with a known truth, the same for the same seed; each is one that `brain_shift` makes.
+    """Brain-shift cases with a known truth, the same for the same seed; each is one that
+    `brain_shift` makes.
 
     Args:
         num_cases: how many; the landmarks of a case do not depend on it.
         seed: of the numbers of landmarks, the sizes of the shifts, and the heads.
         counts: the least and the largest number of landmarks.
-        image_spacing: of the MRI, mm, of the case with the largest shift, the one to look at; the others have no
-            images. Default: none has.
+        image_spacing: of the MRI, mm, of the case with the largest shift, the one to look at; the
+            others have no images. Default: none has.
     """
     if not 1 <= num_cases <= KEYS_PER_SEED:
         raise ArgumentError(f"num_cases: expected from 1 to {KEYS_PER_SEED}, found {num_cases}")
     if not 0 < counts[0] <= counts[1]:
-        raise ArgumentError(f"counts: expected a least and a largest number of landmarks, found {counts}")
+        raise ArgumentError(
+            f"counts: expected a least and a largest number of landmarks, found {counts}"
+        )
     keys = [KEYS_PER_SEED * seed + i for i in range(num_cases)]
     draws = [np.random.default_rng([key, 7]) for key in keys]
     shifts = [float(rng.uniform(*SHIFTS_MM)) for rng in draws]
@@ -52,8 +55,12 @@ def generated_cohort(
 
 
 def _case(name: str, made: BrainShift | MarkedBrain) -> Case:
-    case = Case(name, made.moving, made.fixed, true_moving=made.true_moving, true_fixed=made.true_fixed)
+    case = Case(
+        name, made.moving, made.fixed, true_moving=made.true_moving, true_fixed=made.true_fixed
+    )
     if isinstance(made, MarkedBrain):
         return case
     names = ("MRI", "ultrasound")
-    return dataclasses.replace(case, moving_image=made.moving_image, fixed_image=made.fixed_image, image_names=names)
+    return dataclasses.replace(
+        case, moving_image=made.moving_image, fixed_image=made.fixed_image, image_names=names
+    )

@@ -1,0 +1,1 @@
+"""How the package runs JAX: the doors to it, programs that are kept, and threads."""
