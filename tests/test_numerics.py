@@ -87,3 +87,22 @@ def test_the_matrix_of_a_linear_map_is_found_whatever_the_batch(size):
     np.testing.assert_allclose(
         numerics.matrix_of(lambda v: matrix @ v, size, batch=4), matrix, atol=1e-14
     )
+
+
+def test_extent_and_spacing_of_a_grid_are_its_diagonal_and_its_step():
+    x, y = np.meshgrid(2.0 * np.arange(5), 2.0 * np.arange(4))
+    points = np.stack([x.ravel(), y.ravel()], axis=1)
+    doubled = np.concatenate([points, points[:3] + 1e-9])  # the same points again
+    for some in (points, doubled):
+        extent, spacing = numerics.extent_and_spacing(some)
+        assert extent == pytest.approx(10.0)
+        assert spacing == pytest.approx(2.0)
+        assert numerics.largest_side(some) == pytest.approx(8.0)
+        assert numerics.largest_side(jnp.asarray(some)) == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_points_that_coincide_have_no_extent(count):
+    points = np.ones((count, 3))
+    assert numerics.extent_and_spacing(points) == (0.0, 0.0)
+    assert numerics.largest_side(points) == 0.0
