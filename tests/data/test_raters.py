@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import chi2, invwishart
 
 import kunita
-from kunita.data.raters import _chance, _Prior, far_marks
+from kunita.data.raters import _chance, _CovariancePrior, far_marks
 from kunita.errors import ArgumentError, LandmarkError
 
 
@@ -117,7 +117,7 @@ def test_the_chance_of_a_mark_is_the_share_of_draws_that_lie_farther_off():
     others, mark, prior = (
         rng.normal(size=(4, 3)),
         np.array([2.0, -1.5, 1.0]),
-        _Prior(np.diag([1.0, 0.5, 2.0]), 2.5),
+        _CovariancePrior(np.diag([1.0, 0.5, 2.0]), 2.5),
     )
     centred = others - others.mean(axis=0)
     spread = 2.5 * prior.common + centred.T @ centred
@@ -200,6 +200,8 @@ def test_sets_that_cannot_be_pooled_are_refused():
         kunita.pool_raters([a, kunita.Landmarks(truth[:, :2])])
     with pytest.raises(ArgumentError, match="spread"):
         kunita.pool_raters([a, b], spread="both")
+    with pytest.raises(LandmarkError, match="'2' of rater 2 is known along 1 of 3 directions only"):
+        kunita.pool_raters([a, kunita.Landmarks(b.points, free={1: np.eye(3)[:2]})])
 
 
 @pytest.mark.skipif("KUNITA_DATA" not in os.environ, reason="KUNITA_DATA is not set: no real data")

@@ -1,28 +1,29 @@
-"""A case: two landmark sets of one patient, and what else there is."""
+"""A case: two landmark sets of one patient, with images and true positions where there are any."""
 
 import dataclasses
 
 import numpy as np
 
 from kunita.data.image import Image
-from kunita.data.landmarks import Landmarks
+from kunita.data.landmarks import Landmarks, refuse_free
 from kunita.errors import LandmarkError
 
 LEAST_LANDMARKS = 5
-"""With fewer, a rigid alignment to the others leaves nothing to learn from a landmark that is left
-out."""
+"""The fewest landmarks of a case. With fewer, a rigid alignment to the others
+leaves nothing to learn from a landmark that is left out."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
-    """A patient: homologous landmarks row by row, and what else there is.
+    """A patient: homologous landmarks row by row, with images and truth where there are any.
 
     Args:
         name: distinct within a cohort.
         moving, fixed: at least five landmarks each, the same number.
         moving_image, fixed_image: to look at, in the spaces of the landmarks.
         image_names: what to call the moving and the fixed image.
-        true_moving, true_fixed: where the landmarks are in truth, (n, d) mm, if that is known.
+        true_moving, true_fixed: where the landmarks are in truth, (n, d) mm, if
+            that is known.
     """
 
     name: str
@@ -35,14 +36,18 @@ class Case:
     true_fixed: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        if self.moving.points.shape != self.fixed.points.shape:
-            shapes = f"{self.moving.points.shape} and {self.fixed.points.shape}"
+        who = f"case {self.name!r}"
+        for side in (self.moving, self.fixed):
+            refuse_free(side, f" of {who}", "cohorts take fully known landmarks only")
+        shape = self.moving.points.shape
+        other = self.fixed.points.shape
+        if shape != other:
             raise LandmarkError(
-                f"case {self.name!r}: expected landmarks row by row, found shapes {shapes}"
+                f"{who}: expected landmarks row by row, found shapes {shape} and {other}"
             )
-        if len(self.moving) < LEAST_LANDMARKS:
+        if len(self) < LEAST_LANDMARKS:
             raise LandmarkError(
-                f"case {self.name!r}: expected at least {LEAST_LANDMARKS} pairs of landmarks, found {len(self.moving)}"
+                f"{who}: expected at least {LEAST_LANDMARKS} pairs of landmarks, found {len(self)}"
             )
 
     def __len__(self) -> int:
@@ -55,12 +60,14 @@ class Case:
     @property
     def distances(self) -> np.ndarray:
         """(n,) between moving and fixed landmarks before any registration, mm."""
-        return np.linalg.norm(self.fixed.points - self.moving.points, axis=1)
+        displacements = self.fixed.points - self.moving.points
+        return np.linalg.norm(displacements, axis=1)
 
     @property
     def knows_noise(self) -> bool:
         """Whether the landmarks bring covariances, on either side."""
-        return self.moving.covariances is not None or self.fixed.covariances is not None
+        sides = (self.moving, self.fixed)
+        return any(side.covariances is not None for side in sides)
 
     @property
     def has_images(self) -> bool:

@@ -1,4 +1,4 @@
-"""Meshes and streamlines: points in space, how they hang together, and what is known of each."""
+"""Meshes and streamlines: points in space, how they are joined, and attributes of each."""
 
 import dataclasses
 import enum
@@ -11,8 +11,9 @@ from kunita.errors import ArgumentError
 
 
 class Role(enum.Enum):
-    """What an attribute means to a viewer; directions and tensors turn with the axes, and normals
-    with the surface.
+    """What an attribute means to a viewer.
+
+    Vectors and tensors turn when the axes do, and normals when the surface does.
     """
 
     PLAIN = "plain"
@@ -29,7 +30,8 @@ class Attribute:
 
     Args:
         name: what the file calls it.
-        values: (k,), (k, c), or (k, 3, 3) for tensors; of whatever type the file has.
+        values: (k,), (k, c), or (k, 3, 3) for tensors; of whatever type the file
+            has.
         role: what it means.
     """
 
@@ -40,7 +42,10 @@ class Attribute:
     @property
     def columns(self) -> np.ndarray:
         """The values as (k, c)."""
-        return self.values.reshape(len(self.values), int(np.prod(self.values.shape[1:], dtype=int)))
+        rows, *rest = self.values.shape
+        # Counted and not -1, which NumPy cannot infer where there are no rows.
+        count = int(np.prod(rest, dtype=int))
+        return self.values.reshape(rows, count)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,39 +62,51 @@ class Cells:
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many points each cell joins."""
+        """(k,) the number of points that each cell joins."""
         return np.diff(self.offsets)
 
+    @property
+    def triangle_counts(self) -> np.ndarray:
+        """(k,) the number of triangles that each cell is made of, as a fan or as a strip."""
+        return np.maximum(self.sizes - 2, 0)
+
     def fans(self) -> np.ndarray:
-        """(k, 3) triangles that share their polygon's first point: the polygon itself, where it is
-        convex.
+        """(k, 3) triangles that share their polygon's first point.
+
+        Together they are the polygon itself, where it is convex.
         """
-        inner = np.maximum(self.sizes - 2, 0)
-        first = np.repeat(self.offsets[:-1], inner)
-        second = first + 1 + _places(inner)
-        return self.connectivity[np.stack([first, second, second + 1], axis=1)]
+        counts = self.triangle_counts
+        first = np.repeat(self.offsets[:-1], counts)
+        second = first + 1 + _count_up(counts)
+        corners = np.stack([first, second, second + 1], axis=1)
+        return self.connectivity[corners]
 
     def strip_triangles(self) -> np.ndarray:
-        """(k, 3) triangles of strips; every other one is turned round, so that all face the same
-        side.
+        """(k, 3) triangles of strips.
+
+        Every other one is turned round, so that all face the same side.
         """
-        inner = np.maximum(self.sizes - 2, 0)
-        place = _places(inner)
-        first = np.repeat(self.offsets[:-1], inner) + place
+        counts = self.triangle_counts
+        place = _count_up(counts)
         odd = place % 2
-        return self.connectivity[np.stack([first, first + 1 + odd, first + 2 - odd], axis=1)]
+        first = np.repeat(self.offsets[:-1], counts) + place
+        corners = np.stack([first, first + 1 + odd, first + 2 - odd], axis=1)
+        return self.connectivity[corners]
 
 
 def cells_of(rows: np.ndarray) -> Cells:
     """Cells that all join the same number of points, one per row of a (k, c) array."""
     count, size = rows.shape
-    return Cells(np.arange(count + 1, dtype=np.int64) * size, rows.reshape(-1).astype(np.int64))
+    offsets = np.arange(count + 1, dtype=np.int64) * size
+    connectivity = rows.reshape(-1).astype(np.int64)
+    return Cells(offsets, connectivity)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mesh:
-    """Vertices and the cells that join them, with all that is needed to write the same mesh with
-    other points.
+    """Vertices and the cells that join them.
+
+    It holds all that is needed to write the same mesh again with other points.
 
     Args:
         points: (n, 3), RAS+ mm. Kept as float64.
@@ -99,8 +116,8 @@ class Mesh:
         strips: strips of triangles.
         point_data: one row per point.
         cell_data: one row per cell, in the order vertices, lines, faces, strips.
-        frame: the frame of the file that it came from, "RAS" or "LPS"; a copy is written in the
-            same. None: no file.
+        frame: the frame of the file that it came from, "RAS" or "LPS"; a copy is
+            written in the same. None: no file.
         notes: what else the file says of the surface, as (key, value).
     """
 
@@ -116,27 +133,30 @@ class Mesh:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "points", _checked_points(self.points))
+        num_cells = 0
         for kind in ("vertices", "lines", "faces", "strips"):
-            _check_cells(getattr(self, kind), len(self.points), kind)
-        cells = sum(len(kind) for kind in (self.vertices, self.lines, self.faces, self.strips))
+            cells = getattr(self, kind)
+            _check_cells(cells, len(self.points), kind)
+            num_cells += len(cells)
         _check_rows(self.point_data, len(self.points), "points")
-        _check_rows(self.cell_data, cells, "cells")
+        _check_rows(self.cell_data, num_cells, "cells")
 
     @property
     def triangles(self) -> np.ndarray:
         """(k, 3) triangles of the faces, then of the strips."""
-        return np.concatenate([self.faces.fans(), self.strips.strip_triangles()])
+        fans = self.faces.fans()
+        strips = self.strips.strip_triangles()
+        return np.concatenate([fans, strips])
 
     def with_points(self, points: np.ndarray) -> "Mesh":
-        """The same mesh elsewhere; its normals are left behind, as they were those of the old
-        points.
-        """
+        """The same mesh elsewhere, without its normals, which were those of the old points."""
         _check_count(points, self.points)
-        point_data, cell_data = (
-            tuple(attribute for attribute in data if attribute.role is not Role.NORMALS)
-            for data in (self.point_data, self.cell_data)
+        return dataclasses.replace(
+            self,
+            points=points,
+            point_data=_without_normals(self.point_data),
+            cell_data=_without_normals(self.cell_data),
         )
-        return dataclasses.replace(self, points=points, point_data=point_data, cell_data=cell_data)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,7 +165,8 @@ class Streamlines:
 
     Args:
         points: (n, 3), RAS+ mm. Kept as float64.
-        lengths: (k,) vertices of each streamline; a streamline may have one vertex, or none.
+        lengths: (k,) vertices of each streamline; a streamline may have one vertex,
+            or none.
         point_data: one row per vertex.
         line_data: one row per streamline.
         grid: voxels of the image that they were tracked in, where the file says so.
@@ -163,10 +184,7 @@ class Streamlines:
         lengths = np.array(self.lengths, dtype=np.int64)
         object.__setattr__(self, "points", _checked_points(self.points))
         object.__setattr__(self, "lengths", lengths)
-        if lengths.ndim != 1 or np.any(lengths < 0) or lengths.sum() != len(self.points):
-            raise ArgumentError(
-                f"lengths: expected counts that sum to {len(self.points)}, found {lengths!r:.80}"
-            )
+        _check_lengths(lengths, len(self.points))
         _check_rows(self.point_data, len(self.points), "vertices")
         _check_rows(self.line_data, len(lengths), "streamlines")
 
@@ -186,11 +204,12 @@ class Streamlines:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class VertexValues:
-    """How sure the place of each vertex is.
+    """The uncertainty of the position of each vertex.
 
     Args:
         std: (n,) standard deviation along a typical axis, √(tr Λ/3), mm.
-        radius: (n,) radius of the ball that holds the vertex with probability 0.95, mm.
+        radius: (n,) radius of the ball that holds the vertex with probability 0.95,
+            mm.
         covariance: (n, 3, 3), mm², along the RAS+ axes.
     """
 
@@ -199,24 +218,32 @@ class VertexValues:
     covariance: Any
 
     def __post_init__(self) -> None:
-        for name, tail in (("std", ()), ("radius", ()), ("covariance", (3, 3))):
-            values = np.array(getattr(self, name), dtype=float)
-            object.__setattr__(self, name, values)
-            if values.shape != (len(self), *tail):
-                raise ArgumentError(
-                    f"{name}: expected shape {(len(self), *tail)}, found {values.shape}"
-                )
+        self._keep_checked("std", (len(self),))
+        self._keep_checked("radius", (len(self),))
+        self._keep_checked("covariance", (len(self), 3, 3))
+
+    def _keep_checked(self, name: str, expected: tuple[int, ...]) -> None:
+        values = np.array(getattr(self, name), dtype=float)
+        if values.shape != expected:
+            raise ArgumentError(f"{name}: expected shape {expected}, found {values.shape}")
+        object.__setattr__(self, name, values)
 
     def __len__(self) -> int:
         return len(self.std)
 
 
-def _places(counts: np.ndarray) -> np.ndarray:
+def _count_up(counts: np.ndarray) -> np.ndarray:
     """0 … c - 1 for each count c, one after the other."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.cumsum(counts) - counts
+    return np.arange(counts.sum()) - np.repeat(starts, counts)
+
+
+def _without_normals(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
+    return tuple(one for one in attributes if one.role is not Role.NORMALS)
 
 
 def _checked_points(points: Any) -> np.ndarray:
+    """The points as an array of doubles, (n, 3), finite, n > 0."""
     array = np.array(points, dtype=np.float64)
     if array.size == 0:
         raise ArgumentError("no vertices: at least one is needed")
@@ -224,7 +251,8 @@ def _checked_points(points: Any) -> np.ndarray:
         raise ArgumentError(f"points: expected an (n, 3) array, found shape {array.shape}")
     bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
     if bad.size:
-        raise ArgumentError(f"vertex {bad[0]} (from 0) is not finite: {array[bad[0]].tolist()}")
+        first = bad[0]
+        raise ArgumentError(f"vertex {first} (from 0) is not finite: {array[first].tolist()}")
     return array
 
 
@@ -235,25 +263,39 @@ def _check_count(points: np.ndarray, old: np.ndarray) -> None:
         )
 
 
+def _check_lengths(lengths: np.ndarray, n: int) -> None:
+    """Refuse lengths of streamlines that do not share out n vertices."""
+    if lengths.ndim != 1 or np.any(lengths < 0) or lengths.sum() != n:
+        raise ArgumentError(f"lengths: expected counts that sum to {n}, found {lengths!r:.80}")
+
+
 def _check_cells(cells: Cells, n: int, kind: str) -> None:
-    offsets, connectivity = cells.offsets, cells.connectivity
-    if (
-        offsets.size == 0
-        or offsets[0] != 0
-        or offsets[-1] != len(connectivity)
-        or np.any(np.diff(offsets) < 0)
-    ):
+    """Refuse cells that are not well formed, or join points that there are not among n."""
+    last = len(cells.connectivity)
+    if not _rise_from_zero(cells.offsets, last):
         raise ArgumentError(
-            f"{kind}: expected offsets that rise from 0 to {len(connectivity)}, found {offsets!r:.80}"
+            f"{kind}: expected offsets that rise from 0 to {last}, found {cells.offsets!r:.80}"
         )
-    outside = connectivity[(connectivity < 0) | (connectivity >= n)]
-    if outside.size:
-        raise ArgumentError(f"{kind}: expected point numbers from 0 to {n - 1}, found {outside[0]}")
+    outside = (cells.connectivity < 0) | (cells.connectivity >= n)
+    if np.any(outside):
+        found = cells.connectivity[outside][0]
+        raise ArgumentError(f"{kind}: expected point numbers from 0 to {n - 1}, found {found}")
+
+
+def _rise_from_zero(offsets: np.ndarray, last: int) -> bool:
+    if offsets.size == 0:
+        return False
+    if offsets[0] != 0 or offsets[-1] != last:
+        return False
+    return bool(np.all(np.diff(offsets) >= 0))
 
 
 def _check_rows(attributes: tuple[Attribute, ...], rows: int, what: str) -> None:
+    """Refuse attributes that do not have one row for each point, cell or streamline."""
     for attribute in attributes:
-        if len(attribute.values) != rows:
+        found = len(attribute.values)
+        if found != rows:
             raise ArgumentError(
-                f"{attribute.name!r}: expected {rows} rows, one for each of the {what}, found {len(attribute.values)}"
+                f"{attribute.name!r}: expected {rows} rows, one for each of the {what}, "
+                f"found {found}"
             )

@@ -8,8 +8,8 @@ import numpy as np
 from kunita.errors import ImageError
 
 LEAST_VOXEL = 1e-9
-"""A voxel whose edges span less than this fraction of a cube's volume is flat: its affine cannot be
-inverted."""
+"""A voxel whose edges span less than this fraction of a box of the same edges is
+flat: its affine cannot be inverted."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -18,7 +18,8 @@ class Grid:
 
     Args:
         shape: voxels along each axis; two or three numbers.
-        affine: (d + 1, d + 1), from voxel index to world, mm: RAS+ in 3-D; in 2-D x right, y down.
+        affine: (d + 1, d + 1), from voxel index to world, mm: RAS+ in 3-D; in 2-D x
+            right, y down.
     """
 
     shape: Any
@@ -27,27 +28,10 @@ class Grid:
     def __post_init__(self) -> None:
         shape = tuple(int(n) for n in self.shape)
         affine = np.array(self.affine, dtype=float)
+        _check_voxel_counts(shape)
+        _check_affine(affine, len(shape))
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "affine", affine)
-        d = len(shape)
-        if d not in (2, 3) or min(shape) < 1:
-            raise ImageError(
-                f"shape: expected two or three positive numbers of voxels, found {shape}"
-            )
-        if affine.shape != (d + 1, d + 1):
-            raise ImageError(
-                f"affine: expected a {d + 1}×{d + 1} matrix for {d}-D, found shape {affine.shape}"
-            )
-        if not np.all(np.isfinite(affine)):
-            raise ImageError("affine: expected finite numbers, found NaN or infinity")
-        if not np.array_equal(affine[-1], np.eye(d + 1)[-1]):
-            raise ImageError(
-                f"affine: expected the last row to be {np.eye(d + 1)[-1].tolist()}, found {affine[-1]}"
-            )
-        if not abs(np.linalg.det(affine[:d, :d])) > LEAST_VOXEL * np.prod(self.spacing):
-            raise ImageError(
-                f"affine: its axes are zero or dependent, so voxels have no volume: {affine.tolist()}"
-            )
 
     @property
     def dimension(self) -> int:
@@ -58,30 +42,44 @@ class Grid:
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
+    def axes(self) -> np.ndarray:
+        """(d, d) the step from a voxel to the next along each axis, mm, in the columns."""
+        return self.affine[:-1, :-1]
+
+    @property
+    def origin(self) -> np.ndarray:
+        """(d,) the world coordinates of voxel 0, mm."""
+        return self.affine[:-1, -1]
+
+    @property
     def spacing(self) -> np.ndarray:
         """Distance between neighbouring voxel centres along each axis, mm."""
-        return np.linalg.norm(self.affine[:-1, :-1], axis=0)
+        return np.linalg.norm(self.axes, axis=0)
 
     @property
     def voxel_volume(self) -> float:
         """mm³ (mm² in 2-D)."""
-        return float(abs(np.linalg.det(self.affine[:-1, :-1])))
+        volume = abs(np.linalg.det(self.axes))
+        return float(volume)
 
     def world(self, index: np.ndarray) -> np.ndarray:
         """World coordinates of (…, d) voxel indices, which may be fractional."""
-        return index @ self.affine[:-1, :-1].T + self.affine[:-1, -1]
+        return index @ self.axes.T + self.origin
 
     def index(self, points: np.ndarray) -> np.ndarray:
         """Fractional voxel indices of (…, d) world points."""
-        return (points - self.affine[:-1, -1]) @ np.linalg.inv(self.affine[:-1, :-1]).T
+        steps = np.linalg.inv(self.axes)
+        return (points - self.origin) @ steps.T
 
     def distance_outside(self, points: np.ndarray) -> np.ndarray:
         """How far points lie outside the voxels (their outer faces), mm; 0 inside."""
         index = self.index(points)
-        nearest = np.clip(index, -0.5, np.array(self.shape) - 0.5)
-        return np.linalg.norm(self.world(nearest) - points, axis=-1) * np.any(
-            nearest != index, axis=-1
-        )
+        last = np.array(self.shape) - 0.5
+        nearest = np.clip(index, -0.5, last)
+        distance = np.linalg.norm(self.world(nearest) - points, axis=-1)
+        # Inside it is 0 exactly: to the world and back there is rounding.
+        outside = np.any(nearest != index, axis=-1)
+        return distance * outside
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,7 +88,8 @@ class Image:
 
     Args:
         data: an array of the grid's shape, with or without a channel axis.
-        affine: (d + 1, d + 1) from voxel index to world: RAS+ mm in 3-D; in 2-D x right, y down.
+        affine: (d + 1, d + 1) from voxel index to world: RAS+ mm in 3-D; in 2-D x
+            right, y down.
         channels: whether the last axis of the data is not one of space.
     """
 
@@ -103,13 +102,13 @@ class Image:
         if data.dtype.kind not in "biuf":
             raise ImageError(f"data: expected real numbers, found {data.dtype}")
         object.__setattr__(self, "data", data)
-        object.__setattr__(
-            self, "affine", Grid(data.shape[: data.ndim - self.channels], self.affine).affine
-        )
+        # The grid checks the affine, and makes an array of it.
+        object.__setattr__(self, "affine", self.grid.affine)
 
     @property
     def grid(self) -> Grid:
-        return Grid(self.data.shape[: self.data.ndim - self.channels], self.affine)
+        axes_of_space = self.data.ndim - self.channels
+        return Grid(self.data.shape[:axes_of_space], self.affine)
 
 
 def as_grid(reference: Any) -> Grid:
@@ -119,3 +118,28 @@ def as_grid(reference: Any) -> Grid:
     if isinstance(reference, Image):
         return reference.grid
     raise ImageError(f"reference: expected an Image or a Grid, found {reference!r:.80}")
+
+
+def _check_voxel_counts(shape: tuple[int, ...]) -> None:
+    if len(shape) not in (2, 3) or min(shape) < 1:
+        raise ImageError(f"shape: expected two or three positive numbers of voxels, found {shape}")
+
+
+def _check_affine(affine: np.ndarray, d: int) -> None:
+    """Refuse a matrix that does not take the indices of d-D voxels to the world and back."""
+    if affine.shape != (d + 1, d + 1):
+        raise ImageError(
+            f"affine: expected a {d + 1}×{d + 1} matrix for {d}-D, found shape {affine.shape}"
+        )
+    if not np.all(np.isfinite(affine)):
+        raise ImageError("affine: expected finite numbers, found NaN or infinity")
+    last = np.eye(d + 1)[-1]
+    if not np.array_equal(affine[-1], last):
+        raise ImageError(f"affine: expected the last row to be {last.tolist()}, found {affine[-1]}")
+    axes = affine[:d, :d]
+    volume = abs(np.linalg.det(axes))
+    spacing = np.linalg.norm(axes, axis=0)
+    if not volume > LEAST_VOXEL * np.prod(spacing):
+        raise ImageError(
+            f"affine: its axes are zero or dependent, so voxels have no volume: {affine.tolist()}"
+        )

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kunita.data.geometry import Mesh, Streamlines, VertexValues
-from kunita.data.landmarks import Landmarks
+from kunita.data.landmarks import Landmarks, refuse_free
 from kunita.errors import LandmarkError
 from kunita.gaussians import GaussianPoints
 from kunita.registration import Registration
@@ -32,6 +32,7 @@ def carry_landmarks(reg: Registration, landmarks: Landmarks, *, inverse: bool = 
     """Landmarks in the other space; their covariance is the registration's, their own carried over
     and added.
     """
+    refuse_free(landmarks, " to be carried over", "only points that are fully known can be")
     arrived = carry_points(reg, landmarks.points, inverse=inverse)
     covariances = np.asarray(arrived.covariance)
     if landmarks.covariances is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.landmarks import Landmarks
+from kunita.data.landmarks import Landmarks, refuse_free
 from kunita.errors import LandmarkError
 from kunita.io.frames import Frame
 
@@ -64,6 +64,7 @@ class LandmarkTable:
     @classmethod
     def of(cls, landmarks: Landmarks) -> "LandmarkTable":
         """The list that these landmarks come from, with their undefined places empty."""
+        refuse_free(landmarks, "", "no landmark file holds free directions: write them without")
         n, d, places = landmarks.listed, landmarks.dimension, list(landmarks.places)
         points, names, covariances = np.full((n, d), np.nan), [""] * n, np.full((n, d, d), np.nan)
         points[places] = landmarks.points
