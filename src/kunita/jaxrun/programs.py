@@ -1,105 +1,60 @@
-"""Programs: functions that are compiled, and kept from one process to the next.
+"""Functions that are compiled, and programs that are kept from one process to the next.
 
-JAX keeps what it compiled, but finds it only after tracing and lowering the function, which is
-Python at work and takes longer than all arithmetic of a small registration. So a program is kept
-here under what is known without that: the function's name, the form of its arguments, the sources
-of this package, and the machine. Unless `keep` was called this is `jax.jit` and no more.
+JAX can keep what it compiled, but finds it only after tracing and lowering the function. That is
+Python at work, and takes longer than all the arithmetic of a small registration. So a program is
+kept here under what is known without tracing: the function's name, the form of its arguments, the
+sources of this package, and the machine. Unless `keep` was called, `compiled` is `jax.jit` with
+results in NumPy.
 
-A kept program is machine code: its file holds a digest of itself, and one that is damaged is not
-loaded.
+`store` says who can write the files in which programs are kept, and what is checked at load.
 """
 
 import contextlib
 import functools
-import hashlib
-import os
 import pickle
-import platform
-import shutil
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 from jax.experimental import serialize_executable
 
 from kunita.jaxrun.doors import to_numpy
+from kunita.jaxrun.forks import refuse_after_fork
+from kunita.jaxrun.store import ProgramStore, open_store
 
 HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """How XLA compiles five times as fast, programs that take two or three times as long."""
 
-FORGOTTEN_DAYS = 60
-"""Programs of other versions are removed when none of them was used for so long."""
+SMALL_MATRIX = 20_000
+"""Numbers in a matrix S below which it is small, and a program for it compiled in haste."""
 
-SMALL_MATRIX, FEW_LANDMARKS, TRAJECTORY_OF_FEW = 20_000, 600, 6_000
-"""Numbers below which an argument is small: a matrix S, landmarks with their covariances, their
-Jacobians in time."""
+FEW_LANDMARKS = 600
+"""Numbers in landmarks with their covariances below which they are few."""
 
-DIGEST_BYTES = 32
+TRAJECTORY_OF_FEW = 6_000
+"""Numbers in the Jacobians of few landmarks over time."""
 
 Leaves = list[np.ndarray | jax.Array]
 Options = dict[str, Any]
+Runnable = tuple[jax.stages.Compiled, Any]
+"""A program of the leaves of its arguments, and the tree of its results."""
 
 
-class Shelf:
-    """Where programs are kept: a folder for this version of the package on this machine, or
-    nowhere.
-    """
+class _Kept:
+    """Where this process keeps programs, if it does."""
 
-    folder: Path | None = None
-
-    def place(self, form: str) -> Path:
-        assert self.folder is not None
-        return self.folder / hashlib.sha256(form.encode()).hexdigest()[:32]
-
-
-_shelf = Shelf()
+    store: ProgramStore | None = None
 
 
 def keep(folder: Path) -> None:
-    """From now on keep programs there, and take those from there that another process kept.
+    """From now on keep programs in a folder, and take those that another process kept there.
 
     Not together with JAX's own cache: a program that comes from there cannot be kept a second time.
     Nor with kernels of one's own: what they compute is not part of what a program is known by.
     """
-    _shelf.folder = folder / _version()
-    with contextlib.suppress(OSError):
-        _shelf.folder.mkdir(parents=True, exist_ok=True)
-        os.utime(_shelf.folder)
-        for other in folder.iterdir():
-            if time.time() - other.stat().st_mtime > FORGOTTEN_DAYS * 86_400:
-                shutil.rmtree(other, ignore_errors=True)
-
-
-@functools.cache
-def _version() -> str:
-    """What a program depends on beside its function and arguments: sources, compiler, and
-    processor.
-    """
-    versions = jax.__version__, jax.lib.__version__, eqx.__version__, platform.python_version()
-    settings = sorted(
-        f"{name}={value}" for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))
-    )
-    machine = platform.system(), platform.machine(), os.cpu_count(), _processor()
-    found = hashlib.sha256(f"{versions} {settings} {machine}".encode())
-    home = Path(__file__).parent.parent
-    for source in sorted(home.rglob("*.py")):
-        found.update(str(source.relative_to(home)).encode() + source.read_bytes())
-    return found.hexdigest()[:16]
-
-
-def _processor() -> str:
-    """Its model and the instructions that it knows."""
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return "".join(
-            sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-        )
-    return platform.processor()
+    _Kept.store = open_store(folder)
 
 
 def compiled(
@@ -125,110 +80,136 @@ def compiled(
         return functools.partial(compiled, static=static, hasty=hasty, options=options)
     if "<" in function.__qualname__:
         raise TypeError(
-            f"{function.__qualname__}: a program is known by the name of its function, which must have one"
+            f"{function.__qualname__}: a program is known by the name of its function, "
+            "which must have one"
         )
-    plain, ready = function, {}
+    plain = function
     jitted = jax.jit(plain, static_argnums=tuple(range(static)), compiler_options=options)
+    programs: dict[_Form, _Program] = {}
 
     @functools.wraps(plain)
     def on_host(*args: Any) -> Any:
-        if _shelf.folder is None:
+        refuse_after_fork()
+        if _Kept.store is None:
             return to_numpy(jitted(*args))
         leaves, tree = jax.tree.flatten(args[static:])
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        if _being_traced(leaves):
             return plain(*args)
-        leaves = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
-        x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-        form = args[:static], x64, tree, tuple((leaf.shape, leaf.dtype.char) for leaf in leaves)
-        if form not in ready:
-            small = max((leaf.size for leaf in leaves), default=0) <= hasty
-            ready[form] = _Program(plain, args[:static], tree, leaves, HASTE if small else options)
-        return ready[form](leaves)
+        leaves = [_as_array(leaf) for leaf in leaves]
+        form = _Form(args[:static], tree, _shapes(leaves), _jax_settings())
+        if form not in programs:
+            small = form.largest_argument() <= hasty
+            programs[form] = _Program(plain, form, HASTE if small else options)
+        return programs[form](_Kept.store, leaves)
 
     return on_host
 
 
+class _Form(NamedTuple):
+    """What a program of a function depends on: all but the numbers in its arguments."""
+
+    fixed: tuple[Any, ...]
+    tree: Any
+    shapes: tuple[tuple[tuple[int, ...], str], ...]
+    settings: tuple[Any, ...]
+
+    def largest_argument(self) -> int:
+        """How many numbers the largest of the arrays has."""
+        return max((int(np.prod(shape)) for shape, _ in self.shapes), default=0)
+
+
 class _Program:
-    """A function of the leaves of its arguments: from the shelf, or made and put there."""
+    """A function for arguments of one form, which is compiled when it is first called."""
 
-    def __init__(
-        self,
-        function: Any,
-        fixed: tuple[Any, ...],
-        tree: Any,
-        leaves: Leaves,
-        options: Options | None,
-    ) -> None:
-        shapes = [(leaf.shape, leaf.dtype.str) for leaf in leaves]
+    def __init__(self, function: Callable[..., Any], form: _Form, options: Options | None) -> None:
+        self.function = function
+        self.form = form
+        self.options = options
         self.name = f"{function.__module__}.{function.__qualname__}"
-        x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-        self.place = _shelf.place(f"{self.name} {fixed!r} {x64} {tree} {shapes} {options}")
-        self.options, self.tree = options, tree
-        self.function = functools.partial(function, *fixed)
-        self.made = _taken(self.place)
+        self.runnable: Runnable | None = None
 
-    def __call__(self, leaves: Leaves) -> Any:
-        if self.made is not None:
-            with contextlib.suppress(
-                jax.errors.JaxRuntimeError
-            ):  # one that cannot be run is made again
-                return self._run(leaves)
-        self.made = self._make(leaves)
-        return self._run(leaves)
+    def __call__(self, store: ProgramStore, leaves: Leaves) -> Any:
+        if self.runnable is None:
+            self.runnable = self._load(store)
+        if self.runnable is not None:
+            # A kept program that cannot be run is compiled again.
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                return _run(self.runnable, leaves)
+        self.runnable = self._compile(leaves)
+        self._save(store, self.runnable)
+        return _run(self.runnable, leaves)
 
-    def _run(self, leaves: Leaves) -> Any:
-        program, structure = self.made
-        return jax.tree.unflatten(structure, to_numpy(program(*leaves)))
+    @functools.cached_property
+    def kept_as(self) -> str:
+        """The name under which it is kept, the same in every process."""
+        fixed, tree, shapes, settings = self.form
+        return f"{self.name} {fixed!r} {tree} {shapes} {settings} {self.options}"
 
-    def _make(self, leaves: Leaves) -> Any:
-        """Compile it; the structure of its results is known when it has been traced."""
-        structure: list[Any] = []
+    def _compile(self, leaves: Leaves) -> Runnable:
+        """Compile it; the tree of its results is known when it has been traced."""
+        trees: list[Any] = []
 
-        def flat(*parts: Any) -> Any:
-            results, found = jax.tree.flatten(self.function(*jax.tree.unflatten(self.tree, parts)))
-            structure[:] = [found]
+        def of_leaves(*parts: Any) -> list[Any]:
+            arguments = jax.tree.unflatten(self.form.tree, parts)
+            results, tree = jax.tree.flatten(self.function(*self.form.fixed, *arguments))
+            trees.append(tree)
             return results
 
-        flat.__name__ = self.name
-        program = jax.jit(flat, compiler_options=self.options).lower(*leaves).compile()
-        _put(self.place, program, structure[0])
-        return program, structure[0]
+        of_leaves.__name__ = self.name
+        traced = jax.jit(of_leaves, compiler_options=self.options).lower(*leaves)
+        return traced.compile(), trees[-1]
+
+    def _load(self, store: ProgramStore) -> Runnable | None:
+        """The program as it was kept; None if it was not, or cannot be used."""
+        payload = store.load(self.kept_as)
+        if payload is None:
+            return None
+        try:
+            _know_lapack()
+            kept, skeleton = pickle.loads(payload)  # of the user's own making: see `store`
+            program = serialize_executable.deserialize_and_load(*kept)
+        except Exception:  # whatever is wrong with a kept program, it can be compiled again
+            return None
+        return program, jax.tree.structure(skeleton)
+
+    def _save(self, store: ProgramStore, runnable: Runnable) -> None:
+        """Keep a program; one that cannot be kept is used all the same."""
+        program, tree = runnable
+        skeleton = jax.tree.unflatten(tree, range(tree.num_leaves))
+        # A full disk, a folder that is gone, a program that cannot be serialised: all the same.
+        with contextlib.suppress(Exception):
+            kept = serialize_executable.serialize(program)
+            store.save(self.kept_as, pickle.dumps((kept, skeleton)))
+
+
+def _run(runnable: Runnable, leaves: Leaves) -> Any:
+    program, tree = runnable
+    return jax.tree.unflatten(tree, to_numpy(program(*leaves)))
+
+
+def _being_traced(leaves: list[Any]) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def _as_array(leaf: Any) -> np.ndarray | jax.Array:
+    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+
+
+def _shapes(leaves: Leaves) -> tuple[tuple[tuple[int, ...], str], ...]:
+    return tuple((leaf.shape, leaf.dtype.char) for leaf in leaves)
+
+
+def _jax_settings() -> tuple[Any, ...]:
+    """Those of JAX's settings that change a program and may change while a process runs."""
+    config: Any = jax.config
+    optimised = not config.values["jax_disable_most_optimizations"]
+    return (config.jax_enable_x64, optimised, config.jax_default_matmul_precision)
 
 
 @functools.cache
 def _know_lapack() -> None:
-    """JAX looks up LAPACK's functions when it lowers a call of one of them, which a kept program
-    calls without.
+    """Look up LAPACK's functions, as JAX does when it lowers a call of one of them.
+
+    A kept program calls them without having been lowered in this process.
     """
     jax.jit(jax.lax.linalg.cholesky).lower(np.eye(2))
-
-
-def _taken(place: Path) -> Any:
-    """What is on the shelf; nothing, if it is not there, is damaged, or cannot be read."""
-    try:
-        whole = place.read_bytes()
-        digest, payload = whole[:DIGEST_BYTES], whole[DIGEST_BYTES:]
-        if hashlib.sha256(payload).digest() != digest:
-            return None
-        _know_lapack()
-        kept, skeleton = pickle.loads(payload)  # the user's own cache, as JAX's is
-        return serialize_executable.deserialize_and_load(*kept), jax.tree.structure(skeleton)
-    except Exception:  # whatever is wrong with a kept program, it can be made again
-        return None
-
-
-def _put(place: Path, program: Any, tree: Any) -> None:
-    """Put a program on the shelf, whole or not at all; one that cannot be kept is used all the
-    same.
-    """
-    skeleton = jax.tree.unflatten(tree, range(tree.num_leaves))
-    try:
-        payload = pickle.dumps((serialize_executable.serialize(program), skeleton))
-        with tempfile.NamedTemporaryFile(dir=place.parent, prefix="new-", delete=False) as partial:
-            partial.write(hashlib.sha256(payload).digest() + payload)
-        Path(partial.name).replace(place)
-    except (
-        Exception
-    ):  # a full disk, a folder that cannot be written, a program that cannot be serialised
-        with contextlib.suppress(OSError, NameError):
-            Path(partial.name).unlink(missing_ok=True)
