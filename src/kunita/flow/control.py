@@ -1,12 +1,13 @@
-"""Control points: where landmarks are many and the kernel is smooth, a few of them carry the
-momentum of all.
+"""Control points: a few landmarks that carry the momentum of all, where the kernel is smooth.
 
-The Gram matrix of a smooth kernel is numerically of low rank: the velocity field of n momenta is,
-up to a small and known remainder, that of r < n of the landmarks. The others lend them their
-momentum, and a shot costs n·r instead of n².
+The Gram matrix of a smooth kernel has a low numerical rank. The velocity field of n momenta then
+equals, up to a small and known remainder, the field of momenta at r < n of the landmarks, the
+control points. Shooting costs n·r instead of n².
 """
 
+import functools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +15,72 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from kunita import numerics
-from kunita.flow.shooting import Phase, Trajectory, followed
-from kunita.jaxrun.doors import Array, Scalar
+from kunita.flow.shooting import (
+    Phase,
+    Phases,
+    Trajectory,
+    integrate_flow,
+    slope_loads,
+    velocities_alone,
+    velocity_gradients,
+)
+from kunita.jaxrun.doors import Array
 from kunita.jaxrun.programs import FEW_LANDMARKS, compiled
 from kunita.kernels import AbstractKernel
 
 Controls = Int[Array, " r"]
-"""Rows of the landmarks that carry momentum."""
+"""Indices of the landmarks that are control points."""
 
+EXPLAINED = 1e-14
+"""Share of the prior's variance that is rounding: a landmark with less left is explained."""
 
 gram_jit = compiled(AbstractKernel.gram, hasty=FEW_LANDMARKS)
+
+
+# ------------------------------------------------------------------- which landmarks to choose
+
+
+class PivotedCholesky:
+    """The Cholesky factorisation of a Gram matrix, one pivot after the other.
+
+    Given the velocities at the pivots, the velocity at landmark i has the variance
+    eᵢ = k(xᵢ, xᵢ) − Σₖ Lₖᵢ², where L are the columns of the factor.
+
+    Args:
+        kernel: the prior's covariance function.
+        points: (n, d) the landmarks.
+        most: the largest number of pivots.
+    """
+
+    def __init__(self, kernel: AbstractKernel, points: np.ndarray, most: int) -> None:
+        self.kernel = kernel
+        self.points = points
+        self.variance = float(kernel.variance)
+        self.pivots: list[int] = []
+        self.columns = np.zeros((most, len(points)))
+        self.unexplained = np.full(len(points), self.variance)
+
+    def explains(self, row: int) -> bool:
+        """Whether the velocity at a landmark follows from the pivots, up to rounding."""
+        return bool(self.unexplained[row] <= EXPLAINED * self.variance)
+
+    def add(self, pivot: int) -> None:
+        """Add the column of one more pivot."""
+        count = len(self.pivots)
+        known = self.columns[:count]
+        column = self._gram_with(pivot) - known[:, pivot] @ known
+        column /= np.sqrt(self.unexplained[pivot])
+        left = self.unexplained - column**2
+        left[pivot] = 0.0
+        self.columns[count] = column
+        self.unexplained = np.maximum(left, 0.0)
+        self.pivots.append(pivot)
+
+    def _gram_with(self, pivot: int) -> np.ndarray:
+        """The covariance k(x_pivot, xᵢ) with every landmark."""
+        here = self.points[pivot : pivot + 1]
+        gram = np.asarray(gram_jit(self.kernel, here, self.points))
+        return gram[0]
 
 
 def choose_controls(
@@ -34,81 +91,89 @@ def choose_controls(
     most: int,
     multiple: int = 1,
 ) -> Iterator[np.ndarray]:
-    """The landmarks that explain the velocity at all others up to a remainder: Cholesky with
-    pivots, greedily.
+    """Choose landmarks that explain the velocity at all others, greedily, up to a remainder.
 
-    Given the velocities at the control points, the one at xᵢ still has the variance eᵢ. They are
-    added where eᵢ is largest against the noise, until Σ eᵢ/Dᵢ is below one remainder after the
-    other: each set begins with the last one.
+    Given the velocities at the control points, the velocity at landmark i still has the variance
+    eᵢ. Control points are added where eᵢ is largest relative to the noise variance Dᵢ, until
+    Σ eᵢ/Dᵢ is below the remainder. One set is made for each remainder, and each set begins with
+    the previous one.
 
     Args:
         kernel: the prior's covariance function.
         points: (n, d) the landmarks.
         precisions: (n,) 1/Dᵢ, mm⁻².
-        remainders: what Σ eᵢ/Dᵢ may be, falling.
-        most: as many control points still pay; where they do not suffice there is no set.
-        multiple: their number is a multiple of this, so that similar problems have the same.
+        remainders: upper bounds of Σ eᵢ/Dᵢ, in decreasing order.
+        most: the largest number of control points that saves time. Where it does not suffice,
+            there is no set.
+        multiple: the number of control points is a multiple of this, so that similar problems
+            share compiled programs.
     """
-    variance = float(kernel.variance)
-    left = np.full(len(points), variance)
-    rows: list[int] = []
-    columns = np.zeros((most, len(points)))
+    factor = PivotedCholesky(kernel, points, most)
     for remainder in remainders:
         while True:
-            pivot = int(np.argmax(left * precisions))
-            exhausted = left[pivot] <= 1e-14 * variance  # to rounding, the others explain it
-            if rows and (
-                exhausted or (len(rows) % multiple == 0 and left @ precisions <= remainder)
-            ):
-                yield np.array(rows)
+            count = len(factor.pivots)
+            pivot = int(np.argmax(factor.unexplained * precisions))
+            small = factor.unexplained @ precisions <= remainder
+            enough = small and count % multiple == 0
+            if count > 0 and (enough or factor.explains(pivot)):
+                yield np.array(factor.pivots)
                 break
-            if len(rows) == most:
+            if count == most:
                 return
-            k = len(rows)
-            gram = np.asarray(gram_jit(kernel, points[pivot : pivot + 1], points))[0]
-            columns[k] = (gram - columns[:k, pivot] @ columns[:k]) / np.sqrt(left[pivot])
-            left = np.maximum(left - columns[k] ** 2, 0.0)
-            left[pivot] = 0.0
-            rows.append(pivot)
+            factor.add(pivot)
 
 
-class Guided(Trajectory):
-    """A trajectory of landmarks whose velocity comes from control points.
+# ------------------------------------------------------------------------ the field that they make
 
-    Its energy is conserved only as far as these explain it. So the time stepping is measured by how
-    well the momenta go with the flow, J(t)ᵀp(t) = p(0).
+
+class ControlledField(NamedTuple):
+    """The velocity field of the control points, at one instant or at several.
+
+    Args:
+        velocities: v at all landmarks.
+        gradients: Dv at all landmarks.
+        momenta: the momenta of the control points that make the field.
     """
 
-    @property
-    def drift(self) -> Scalar:
-        carried = jnp.einsum("tiba,tib->tia", self.jacobians, self.momenta)
-        return abs(carried - self.momenta[0]).max() / (
-            abs(self.momenta[0]).max() + np.finfo(float).tiny
-        )
+    velocities: Float[Array, "*t n d"]
+    gradients: Float[Array, "*t n d d"]
+    momenta: Float[Array, "*t r d"]
 
 
-def carried_by_controls(
-    values: Float[Array, "n r"], momenta: Float[Array, "n d"], controls: Controls
+def project_momenta(
+    gram: Float[Array, "n r"], momenta: Float[Array, "n d"], controls: Controls
 ) -> Float[Array, "r d"]:
-    """K_CC⁻¹K_CX p: momenta at the control points whose velocity field agrees with that of all
-    momenta there.
+    """Compute p_c = K_CC⁻¹ K_CX p, the momenta of the control points.
+
+    Their velocity field agrees at the control points with the field of all momenta p.
+
+    Args:
+        gram: K_XC.
+        momenta: p, of all landmarks.
+        controls: which landmarks are control points.
     """
-    return numerics.solve_cholesky(numerics.cholesky(values[controls]), values.T @ momenta)
+    factor = numerics.cholesky(gram[controls])
+    velocity = gram.T @ momenta
+    return numerics.solve_cholesky(factor, velocity)
 
 
-def guided_field(
-    kernel: AbstractKernel, controls: Controls, phase: Phase
-) -> tuple[Float[Array, "n d"], Float[Array, "n d d"], Float[Array, "r d"]]:
-    """The velocity K_XC K_CC⁻¹K_CX p at all landmarks, its Jacobian there, and the momenta p_c that
-    make this field.
-    """
-    origin = jnp.mean(phase[0], axis=0)
-    q, p = phase[0] - origin, phase[1]
-    values, slopes = kernel.pairs(q, q[controls])
-    p_c = carried_by_controls(values, p, controls)
-    pq = (p_c[:, :, None] * q[controls][:, None, :]).reshape(len(p_c), -1)
-    gp, gpq = jnp.split(slopes @ jnp.concatenate([p_c, pq], axis=1), [p.shape[1]], axis=1)
-    return values @ p_c, gp[:, :, None] * q[:, None, :] - gpq.reshape(*q.shape, -1), p_c
+def controlled_field(kernel: AbstractKernel, controls: Controls, phase: Phase) -> ControlledField:
+    """Compute the velocity K_XC K_CC⁻¹ K_CX p at all landmarks, and its gradient."""
+    positions, momenta = phase
+    origin = jnp.mean(positions, axis=0)
+    q = positions - origin
+    q_c = q[controls]
+    gram, slopes = kernel.pairs(q, q_c)
+    p_c = project_momenta(gram, momenta, controls)
+    loads = slope_loads(q_c, p_c)
+    return ControlledField(
+        velocities=gram @ p_c,
+        gradients=velocity_gradients(slopes @ loads, q),
+        momenta=p_c,
+    )
+
+
+# ------------------------------------------------------------------------------------ the geodesic
 
 
 def guided_geodesic(
@@ -117,64 +182,104 @@ def guided_geodesic(
     momenta: Float[Array, "n d"],
     controls: Controls,
     times: Float[Array, " t"],
-) -> Guided:
-    """`shooting.geodesic` with K_XC K_CC⁻¹K_CX for K: the trajectory of all landmarks.
+) -> Trajectory:
+    """Shoot as `shooting.geodesic` does, with K_XC K_CC⁻¹ K_CX in place of K.
 
-    Every landmark keeps its momentum, ṗᵢ = −Dv(qᵢ)ᵀpᵢ, and lends it to the control points anew at
-    every instant; left to themselves, theirs would after a while no longer stand for it.
+    Every landmark keeps its own momentum, ṗᵢ = −Dv(qᵢ)ᵀpᵢ, and the control points' momenta are
+    computed anew from all of them at every instant. If the control points followed the geodesic
+    equations by themselves, their momenta would soon no longer represent those of all landmarks.
+
+    The energy is conserved only as far as the control points explain it. So the drift of such a
+    trajectory is that of the invariant J(t)ᵀp(t) = p(0).
     """
-    velocity = lambda q, p: guided_field(kernel, controls, (q, p))[:2]
-    return Guided(times, *followed(velocity, positions, momenta, times))
+
+    def velocity(q: Array, p: Array) -> tuple[Array, Array]:
+        field = controlled_field(kernel, controls, (q, p))
+        return field.velocities, field.gradients
+
+    path = integrate_flow(velocity, positions, momenta, times)
+    return Trajectory(times, *path, guided=True)
 
 
 @compiled
-def carriers_of(kernel: AbstractKernel, landmarks: Guided, controls: Controls) -> Trajectory:
-    """The trajectory of the control points, with the momenta that they carry for all landmarks."""
-    path = landmarks.positions, landmarks.momenta
-    v, dv, carried = jax.lax.map(lambda phase: guided_field(kernel, controls, phase), path)
-    middles = _middles(kernel, controls, path, (v, dv), jnp.diff(landmarks.times))
-    q, jacobians = landmarks.positions[:, controls], landmarks.jacobians[:, controls]
-    return Trajectory(landmarks.times, q, carried, jacobians, landmarks.energies, middles)
+def carriers_of(kernel: AbstractKernel, landmarks: Trajectory, controls: Controls) -> Trajectory:
+    """The trajectory of the control points, with the momenta that represent all landmarks."""
+    path = (landmarks.positions, landmarks.momenta)
+    field_at = functools.partial(controlled_field, kernel, controls)
+    field = jax.lax.map(field_at, path)
+    middles = _interpolate_middles(kernel, controls, path, field, landmarks.step_lengths)
+    return Trajectory(
+        times=landmarks.times,
+        positions=landmarks.positions[:, controls],
+        momenta=field.momenta,
+        jacobians=landmarks.jacobians[:, controls],
+        energies=landmarks.energies,
+        middles=middles,
+    )
 
 
-def _middles(
+def _interpolate_middles(
     kernel: AbstractKernel,
     controls: Controls,
-    path: tuple[Float[Array, "t n d"], Float[Array, "t n d"]],
-    slopes: tuple[Float[Array, "t n d"], Float[Array, "t n d d"]],
+    path: Phases,
+    field: ControlledField,
     steps: Float[Array, " s"],
-) -> tuple[Float[Array, "s r d"], Float[Array, "s r d"]]:
-    """The control points halfway through each step: from the cubic through both ends of what is
-    known there.
+) -> Phases:
+    """Positions and momenta of the control points halfway through each step.
+
+    All landmarks are interpolated by the cubic through the values and rates at both ends.
     """
-    v, dv = slopes
-    along = (v, -jnp.einsum("tiab,tia->tib", dv, path[1]))
+    q, p = path
+    rates = -jnp.einsum("tiab,tia->tib", field.gradients, p)
+    middle_q = _hermite_middle(q, field.velocities, steps)
+    middle_p = _hermite_middle(p, rates, steps)
+
+    def momenta_of_controls(phase: Phase) -> Float[Array, "r d"]:
+        return controlled_field(kernel, controls, phase).momenta
+
+    middle_p_c = jax.lax.map(momenta_of_controls, (middle_q, middle_p))
+    return middle_q[:, controls], middle_p_c
+
+
+def _hermite_middle(
+    values: Float[Array, "t n d"], rates: Float[Array, "t n d"], steps: Float[Array, " s"]
+) -> Float[Array, "s n d"]:
+    """Evaluate (y₀ + y₁)/2 + h(ẏ₀ − ẏ₁)/8, the cubic Hermite interpolant at mid-step."""
     h = steps[:, None, None]
-    q, p = (
-        (y[:-1] + y[1:]) / 2 + h / 8 * (k[:-1] - k[1:]) for y, k in zip(path, along, strict=True)
-    )
-    return q[:, controls], jax.lax.map(
-        lambda phase: guided_field(kernel, controls, phase)[2], (q, p)
-    )
+    mean = (values[:-1] + values[1:]) / 2
+    bend = rates[:-1] - rates[1:]
+    return mean + h / 8 * bend
+
+
+# ------------------------------------------------------------------------------ what they leave out
 
 
 @compiled
 def displacement_by_truncation(
-    kernel: AbstractKernel, weights: Float[Array, " t"], landmarks: Trajectory, carriers: Trajectory
+    kernel: AbstractKernel,
+    weights: Float[Array, " t"],
+    landmarks: Trajectory,
+    carriers: Trajectory,
 ) -> Float[Array, "n d"]:
-    """How far the landmarks would be carried by what the control points leave of the velocity, mm.
+    """How far the landmarks would be moved by the velocity that the control points leave out, mm.
 
-    ∫₀¹ Ψᵢ(t) [Σⱼ k(qᵢ, qⱼ)pⱼ − Σ_c k(qᵢ, q_c)p_c] dt, with all momenta in the first sum: first
-    order in the remainder, the field itself held fixed.
+    ∫₀¹ Ψᵢ(t) [Σⱼ k(qᵢ, qⱼ)pⱼ − Σ_c k(qᵢ, q_c)p_c] dt, with the momenta of all landmarks in the
+    first sum. It is of first order in the remainder; the field itself is held fixed.
+
+    Args:
+        kernel: the prior's covariance function.
+        weights: quadrature weights on the grid of times.
+        landmarks: the trajectory of all landmarks.
+        carriers: the trajectory of the control points.
     """
+    end = landmarks.jacobians[-1]
 
     def add(total: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
         w, q, p, jacobian, q_c, p_c = node
-        mean = jnp.mean(q, axis=0)
-        full, _ = kernel.sums(q - mean, q - mean, p, p[:, :0])
-        ours, _ = kernel.sums(q - mean, q_c - mean, p_c, p_c[:, :0])
-        psi = landmarks.jacobians[-1] @ numerics.inverse_small(jacobian)
-        return total + w * jnp.einsum("iab,ib->ia", psi, full - ours), None
+        left_out = velocity_left_out(kernel, (q, p), (q_c, p_c))
+        psi = end @ numerics.inverse_small(jacobian)
+        carried = jnp.einsum("iab,ib->ia", psi, left_out)
+        return total + w * carried, None
 
     nodes = (
         weights,
@@ -184,4 +289,19 @@ def displacement_by_truncation(
         carriers.positions,
         carriers.momenta,
     )
-    return jax.lax.scan(add, jnp.zeros_like(landmarks.positions[0]), nodes)[0]
+    start = jnp.zeros_like(landmarks.positions[0])
+    return jax.lax.scan(add, start, nodes)[0]
+
+
+def velocity_left_out(
+    kernel: AbstractKernel, landmarks: Phases, controls: Phases
+) -> Float[Array, "n d"]:
+    """Compute Σⱼ k(qᵢ, qⱼ)pⱼ − Σ_c k(qᵢ, q_c)p_c at every landmark."""
+    q, p = landmarks
+    q_c, p_c = controls
+    origin = jnp.mean(q, axis=0)
+    q = q - origin
+    q_c = q_c - origin
+    full = velocities_alone(kernel, q, p, q)
+    kept = velocities_alone(kernel, q_c, p_c, q)
+    return full - kept

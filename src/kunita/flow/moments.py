@@ -5,12 +5,14 @@ and the joint covariance Λ obey (`eq:phi-de-param-mean`, `eq:phi-de-param-2ndm`
 
     ṁᵢ = E[v(xᵢ)],   Λ̇ = AΛ + ΛAᵀ + E[K(x)] ⊗ I_d,   A = blockdiag E[Dv(xᵢ)].
 
-A closure says what is put for the expectations. Since v is a sum of kernels, it need only say what
-E[k(δ + ξ)], ξ ~ N(0, P), is: for a point against the (sure) landmarks, and for a pair of points.
+A closure approximates the expectations. Since v is a sum of kernels, it need only say what
+E[k(δ + ξ)], ξ ~ N(0, P), is: for a point against the landmarks, whose positions are known, and for
+a pair of points.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,15 +26,32 @@ from kunita.flow import covariance, shooting, transport
 from kunita.jaxrun.doors import Array, ArrayLike, Scalar, as_points, door
 from kunita.kernels import AbstractKernel
 
+MIN_STEPS = 40
+"""Fewest time steps by default: the moments need more of them than the geodesic."""
+
 Vector = Float[Array, " d"]
 Square = Float[Array, "d d"]
-ExpectedKernel = Callable[[AbstractKernel, Vector, Square], Scalar]
+
 State = tuple[Float[Array, "m d"], Float[Array, "m d m d"]]
+"""Mean and joint covariance of points at one instant."""
+
+PathState = tuple[Float[Array, "m d"], Float[Array, "m d m d"], Float[Array, "m d d"]]
+"""Mean, joint covariance and propagator of points at one instant."""
+
+JointState = tuple[shooting.Phase, Array, Array, Array]
+"""The landmarks at one instant, and the three of `PathState`."""
+
+ExpectedKernel = Callable[[AbstractKernel, Vector, Square], Scalar]
+"""An approximation of E[k(δ + ξ)], ξ ~ N(0, P), as a function of k, δ and P."""
+
+AddedDiffusion = Callable[[AbstractKernel, State], Float[Array, "..."]]
+"""What a closure adds to the expected Gram matrix."""
 
 
 class Moments(eqx.Module):
-    """Mean and joint covariance of points carried by the flow: at time 1, or at each of the times
-    asked for.
+    """Mean and joint covariance of points carried by the flow.
+
+    They are at time 1, or at each of the times asked for.
     """
 
     mean: Float[Array, "*t m d"]
@@ -43,30 +62,39 @@ class Moments(eqx.Module):
 
 
 def kernel_at_mean(kernel: AbstractKernel, difference: Vector, spread: Square) -> Scalar:
-    """k(δ): the spread is ignored (`frozen`)."""
+    """k(δ): the spread P is ignored (`frozen`)."""
     return kernel.value(jnp.sum(difference**2))
 
 
 def kernel_second_order(kernel: AbstractKernel, difference: Vector, spread: Square) -> Scalar:
-    """k(δ) + ½ tr(P ∇²k(δ)): Taylor to second order (`second`), for any kernel."""
-    return kernel.value(jnp.sum(difference**2)) + 0.5 * jnp.sum(spread * kernel.hessian(difference))
+    """k(δ) + ½ tr(P ∇²k(δ)): Taylor's expansion to second order (`second`), for any kernel."""
+    at_mean = kernel_at_mean(kernel, difference, spread)
+    hessian = kernel.hessian(difference)
+    trace = jnp.sum(spread * hessian)
+    return at_mean + 0.5 * trace
 
 
 def kernel_expected(kernel: AbstractKernel, difference: Vector, spread: Square) -> Scalar:
-    """Σ w |I + P/v|^(−1/2) exp(−½ δᵀ(vI + P)⁻¹δ): exact for a mixture of Gaussians exp(−|δ|²/2v)
-    (`gaussian`).
+    """Σ w |I + P/v|^(−1/2) exp(−½ δᵀ(vI + P)⁻¹δ), the exact expectation (`gaussian`).
+
+    The kernel is a mixture of Gaussians with weights w and variances v.
     """
+    d = difference.shape[0]
 
-    def one_scale(weight: Scalar, variance: Scalar) -> Scalar:
-        wide = variance * jnp.eye(difference.shape[0]) + spread
-        inverse = numerics.inverse_small(wide)
-        shrink = jnp.sqrt(variance ** difference.shape[0] * jnp.linalg.det(inverse))
-        return weight * shrink * jnp.exp(-0.5 * difference @ inverse @ difference)
+    def expect_gaussian(weight: Scalar, variance: Scalar) -> Scalar:
+        widened = variance * jnp.eye(d) + spread
+        inverse = numerics.inverse_small(widened)
+        determinant = jnp.linalg.det(inverse)
+        shrinkage = jnp.sqrt(variance**d * determinant)
+        exponent = -0.5 * difference @ inverse @ difference
+        return weight * shrinkage * jnp.exp(exponent)
 
-    return jnp.sum(jax.vmap(one_scale)(*kernel.scale_mixture()))
+    weights, variances = kernel.scale_mixture()
+    of_each = jax.vmap(expect_gaussian)(weights, variances)
+    return jnp.sum(of_each)
 
 
-# ----------------------------------------------------------------------------- the moment equations
+# -------------------------------------------------------------------------------- the expectations
 
 
 def expected_velocity(
@@ -78,65 +106,160 @@ def expected_velocity(
 ) -> Vector:
     """E[v(x)] = Σⱼ E[k(x, qⱼ)] pⱼ for x ~ N(mean, spread)."""
     q, p = phase
-    return jax.vmap(lambda qj: closure(kernel, mean - qj, spread))(q) @ p
+    expect = jax.vmap(lambda qj: closure(kernel, mean - qj, spread))
+    return expect(q) @ p
 
 
 def expected_gram(
     kernel: AbstractKernel, closure: ExpectedKernel, state: State
 ) -> Float[Array, "m m"]:
-    """E[k(xᵢ, xⱼ)]: the difference xᵢ − xⱼ has covariance Pᵢⱼ = Λᵢᵢ + Λⱼⱼ − Λᵢⱼ − Λⱼᵢ."""
+    """E[k(xᵢ, xⱼ)], from the distribution of the difference xᵢ − xⱼ."""
     mean, cov = state
+    differences = mean[:, None] - mean[None, :]
+    spreads = difference_covariances(cov)
+
+    def expect(difference: Vector, spread: Square) -> Scalar:
+        return closure(kernel, difference, spread)
+
+    return jax.vmap(jax.vmap(expect))(differences, spreads)
+
+
+def difference_covariances(cov: Float[Array, "m d m d"]) -> Float[Array, "m m d d"]:
+    """Pᵢⱼ = Λᵢᵢ + Λⱼⱼ − Λᵢⱼ − Λⱼᵢ, the covariance of xᵢ − xⱼ."""
     blocks = cov.transpose(0, 2, 1, 3)
     diagonal = jnp.einsum("iiab->iab", blocks)
-    spread = diagonal[:, None] + diagonal[None, :] - blocks - blocks.transpose(1, 0, 2, 3)
-    pair = jax.vmap(jax.vmap(lambda delta, cov: closure(kernel, delta, cov)))
-    return pair(mean[:, None] - mean[None, :], spread)
+    of_both = diagonal[:, None] + diagonal[None, :]
+    swapped = blocks.transpose(1, 0, 2, 3)
+    return of_both - blocks - swapped
 
 
 def root_correction(kernel: AbstractKernel, state: State) -> Float[Array, "m m"]:
-    """T = Σ_αβ Λ_αβ (∂_αR)(∂_βR)ᵀ over all nd coordinates, with R the symmetric root of K(m): the
-    paper's S-terms.
+    """T = Σ_αβ Λ_αβ (∂_αR)(∂_βR)ᵀ over all nd coordinates: the paper's S-terms (`ll`).
 
-    E[R(x)R(x)ᵀ] with R linearised at the mean is K + T (`eq:phi-ll-2ndm` of [wassermann:14], whose
-    Sⁱ are the ∂_αR; the printed S E[φφᵀ] Sᵀ must read Σ Sⁱ E[φᵢφⱼ] Sʲᵀ). From R² = K: ∂R = U[(Uᵀ ∂K
-    U)ᵢⱼ/(√wᵢ + √wⱼ)]Uᵀ. *Defect*: it keeps first derivatives of the root and drops second ones, so
-    it depends on which root is taken.
+    R is the symmetric root of K(m). E[R(x)R(x)ᵀ] with R linearised at the mean is K + T
+    (`eq:phi-ll-2ndm` of [wassermann:14], whose Sⁱ are the ∂_αR; the printed S E[φφᵀ] Sᵀ must read
+    Σ Sⁱ E[φᵢφⱼ] Sʲᵀ). *Defect*: it keeps first derivatives of the root and drops second ones, so it
+    depends on which root is taken.
     """
     mean, cov = state
     n, d = mean.shape
-    u, root = numerics.symmetric_root(kernel.gram(mean, mean))
+    root = numerics.symmetric_root(kernel.gram(mean, mean))
 
-    def root_derivative(i: Int[Array, ""], axis: Int[Array, ""]) -> Float[Array, "n n"]:
-        delta = mean[i] - mean
-        row = kernel.slope(jnp.sum(delta**2, axis=1)) * delta[:, axis]  # ∂k(xᵢ, xⱼ)/∂xᵢ
-        change = jnp.zeros((n, n)).at[i].add(row).at[:, i].add(row)
-        return u @ ((u.T @ change @ u) / (root[:, None] + root)) @ u.T
+    def differentiate(i: Int[Array, ""], axis: Int[Array, ""]) -> Float[Array, "n n"]:
+        change = gram_derivative(kernel, mean, i, axis)
+        return root_derivative(root, change)
 
-    index, axis = jnp.divmod(jnp.arange(n * d), d)
-    derivatives = jax.vmap(root_derivative)(index, axis)
-    weighted = jnp.tensordot(cov.reshape(n * d, n * d), derivatives, axes=1)
+    coordinates = jnp.arange(n * d)
+    points, axes = jnp.divmod(coordinates, d)
+    derivatives = jax.vmap(differentiate)(points, axes)
+    joint = cov.reshape(n * d, n * d)
+    weighted = jnp.tensordot(joint, derivatives, axes=1)
     return jnp.einsum("aij,akj->ik", derivatives, weighted)
+
+
+def root_derivative(
+    root: tuple[Float[Array, "n n"], Float[Array, " n"]], change: Float[Array, "n n"]
+) -> Float[Array, "n n"]:
+    """∂R = U[(Uᵀ ∂K U)ᵢⱼ / (√wᵢ + √wⱼ)]Uᵀ, which follows from R² = K.
+
+    Args:
+        root: U and √w, with K = U diag(w) Uᵀ.
+        change: ∂K.
+    """
+    vectors, values = root
+    rotated = vectors.T @ change @ vectors
+    sums = values[:, None] + values
+    return vectors @ (rotated / sums) @ vectors.T
+
+
+def gram_derivative(
+    kernel: AbstractKernel, points: Float[Array, "n d"], i: Int[Array, ""], axis: Int[Array, ""]
+) -> Float[Array, "n n"]:
+    """∂K/∂xᵢ along one axis; only row and column i change."""
+    n = len(points)
+    difference = points[i] - points
+    squares = jnp.sum(difference**2, axis=1)
+    row = kernel.slope(squares) * difference[:, axis]
+    changed = jnp.zeros((n, n))
+    changed = changed.at[i].add(row)
+    return changed.at[:, i].add(row)
+
+
+# ----------------------------------------------------------------------------- the moment equations
+
+
+def no_diffusion(kernel: AbstractKernel, state: State) -> Float[Array, ""]:
+    """Nothing is added to the expected Gram matrix."""
+    return jnp.zeros(())
+
+
+class Closure(NamedTuple):
+    """An approximation of the expectations in the moment equations.
+
+    Args:
+        expected_kernel: what stands for E[k].
+        added_diffusion: what is added to E[K].
+    """
+
+    expected_kernel: ExpectedKernel
+    added_diffusion: AddedDiffusion = no_diffusion
+
+
+CLOSURES = {
+    "frozen": Closure(kernel_at_mean),
+    "ll": Closure(kernel_at_mean, root_correction),
+    "second": Closure(kernel_second_order),
+    "gaussian": Closure(kernel_expected),
+}
+
+
+class MomentTerms(NamedTuple):
+    """What a closure puts into the moment equations.
+
+    Args:
+        drift: ṁ.
+        gradients: the blocks of A = ∂ṁ/∂m.
+        gram: E[K].
+    """
+
+    drift: Float[Array, "m d"]
+    gradients: Float[Array, "m d d"]
+    gram: Float[Array, "m m"]
 
 
 def moment_field(
     kernel: AbstractKernel, closure: str, phase: shooting.Phase, state: State
-) -> tuple[Float[Array, "m d"], Float[Array, "m d d"], Float[Array, "m m"]]:
-    """ṁ, the blocks of A = ∂ṁ/∂m, and E[K]: what the closure puts into the moment equations."""
+) -> MomentTerms:
+    """Compute the terms of the moment equations at one instant.
+
+    Args:
+        kernel: the prior's covariance function.
+        closure: one of `CLOSURES`.
+        phase: positions and momenta of the landmarks.
+        state: mean and covariance of the points.
+    """
     mean, cov = state
-    expected, extra = CLOSURES[closure]
+    expected, added = CLOSURES[closure]
     drift = lambda m, s: expected_velocity(kernel, expected, phase, m, s)
     spread = jnp.einsum("iaib->iab", cov)
-    gram = expected_gram(kernel, expected, state) + extra(kernel, state)
-    return jax.vmap(drift)(mean, spread), jax.vmap(jax.jacfwd(drift))(mean, spread), gram
+    return MomentTerms(
+        gram=expected_gram(kernel, expected, state) + added(kernel, state),
+        drift=jax.vmap(drift)(mean, spread),
+        gradients=jax.vmap(jax.jacfwd(drift))(mean, spread),
+    )
 
 
-CLOSURES: dict[str, tuple[ExpectedKernel, Callable[[AbstractKernel, State], Array]]] = {
-    "frozen": (kernel_at_mean, lambda kernel, state: jnp.zeros(())),
-    "ll": (kernel_at_mean, root_correction),
-    "second": (kernel_second_order, lambda kernel, state: jnp.zeros(())),
-    "gaussian": (kernel_expected, lambda kernel, state: jnp.zeros(())),
-}
-"""What stands for E[k], and what is added to E[K]."""
+def on_every_axis(gram: Float[Array, "m m"], d: int) -> Float[Array, "m d m d"]:
+    """K ⊗ I_d, in the layout of a joint covariance."""
+    return jnp.einsum("ij,ab->iajb", gram, jnp.eye(d))
+
+
+def covariance_rate(terms: MomentTerms, cov: Float[Array, "m d m d"]) -> Float[Array, "m d m d"]:
+    """Λ̇ = AΛ + ΛAᵀ + E[K] ⊗ I_d."""
+    a_cov = jnp.einsum("iab,ibjc->iajc", terms.gradients, cov)
+    transposed = a_cov.transpose(2, 3, 0, 1)
+    diffusion = on_every_axis(terms.gram, cov.shape[1])
+    return a_cov + transposed + diffusion
 
 
 def moment_path(
@@ -145,39 +268,42 @@ def moment_path(
     trajectory: shooting.Trajectory,
     points: Float[Array, "m d"],
 ) -> tuple[Float[Array, "t m d"], Float[Array, "t m d m d"], Float[Array, "t m d d"]]:
-    """Mean, covariance and propagator Ψ̇ = AΨ on the trajectory's grid, the landmarks stepped
-    along.
+    """Integrate mean, covariance and propagator Ψ̇ = AΨ over the trajectory's grid of times.
+
+    The landmarks are stepped along, so that the stages of a step meet them where they are.
     """
-    n, d = points.shape
+    rates = functools.partial(joint_rates, kernel, closure)
 
-    def field(
-        state: tuple[shooting.Phase, Array, Array, Array],
-    ) -> tuple[shooting.Phase, Array, Array, Array]:
-        phase, mean, cov, psi = state
-        drift, a, gram = moment_field(kernel, closure, phase, (mean, cov))
-        a_cov = jnp.einsum("iab,ibjc->iajc", a, cov)
-        diffusion = jnp.einsum("ij,ab->iajb", gram, jnp.eye(d))
-        return (
-            shooting.hamiltonian_field(kernel, phase),
-            drift,
-            a_cov + a_cov.transpose(2, 3, 0, 1) + diffusion,
-            a @ psi,
-        )
-
-    def step(
-        state: tuple[Array, Array, Array], node: tuple[Array, Array, Array]
-    ) -> tuple[tuple, tuple]:
-        q, p, h = node
-        _, *new = numerics.rk4_step(field, ((q, p), *state), h)
+    def step(state: PathState, node: tuple[shooting.Phase, Scalar]) -> tuple[PathState, PathState]:
+        phase, h = node
+        _, *new = numerics.rk4_step(rates, (phase, *state), h)
         return tuple(new), tuple(new)
 
-    start = (points, jnp.zeros((n, d, n, d)), jnp.broadcast_to(jnp.eye(d), (n, d, d)))
-    nodes = (trajectory.positions[:-1], trajectory.momenta[:-1], jnp.diff(trajectory.times))
-    _, path = jax.lax.scan(step, start, nodes)
-    return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
+    start = (*certain(points), shooting.identities(points))
+    nodes = (trajectory.starts, trajectory.step_lengths)
+    _, later = jax.lax.scan(step, start, nodes)
+    return shooting.prepend(start, later)
+
+
+def joint_rates(kernel: AbstractKernel, closure: str, state: JointState) -> JointState:
+    """The rates of change of landmarks, mean, covariance and propagator."""
+    phase, mean, cov, psi = state
+    terms = moment_field(kernel, closure, phase, (mean, cov))
+    return (
+        shooting.hamiltonian_field(kernel, phase),
+        terms.drift,
+        covariance_rate(terms, cov),
+        terms.gradients @ psi,
+    )
 
 
 moment_path_jit = jax.jit(moment_path, static_argnums=1)
+
+
+def certain(points: Float[Array, "m d"]) -> State:
+    """The state in which points start: their positions are known."""
+    m, d = points.shape
+    return points, jnp.zeros((m, d, m, d))
 
 
 def euler_moments(
@@ -186,25 +312,36 @@ def euler_moments(
     trajectory: shooting.Trajectory,
     points: Float[Array, "m d"],
 ) -> State:
-    """The same moments on the Euler–Maruyama scheme's own time grid, for comparison with
-    `simulate`.
+    """The same moments on the Euler–Maruyama scheme's own grid, for comparison with `simulate`.
 
-    m ← m + h E[v],  Λ ← (I + hA)Λ(I + hA)ᵀ + h E[K]⊗I_d: exact for the discrete chain when the
+    m ← m + h E[v],  Λ ← (I + hA)Λ(I + hA)ᵀ + h E[K] ⊗ I_d: exact for the discrete chain where the
     drift is linear.
     """
-    n, d = points.shape
 
-    def step(state: State, node: tuple[Array, Array, Array]) -> tuple[State, None]:
-        q, p, h = node
-        drift, a, gram = moment_field(kernel, closure, (q, p), state)
-        b = jnp.eye(d) + h * a
-        cov = jnp.einsum("iab,ibjc,jdc->iajd", b, state[1], b) + h * jnp.einsum(
-            "ij,ab->iajb", gram, jnp.eye(d)
-        )
-        return (state[0] + h * drift, cov), None
+    def step(state: State, node: tuple[shooting.Phase, Scalar]) -> tuple[State, None]:
+        phase, h = node
+        terms = moment_field(kernel, closure, phase, state)
+        return euler_step(terms, state, h), None
 
-    nodes = (trajectory.positions[:-1], trajectory.momenta[:-1], jnp.diff(trajectory.times))
-    return jax.lax.scan(step, (points, jnp.zeros((n, d, n, d))), nodes)[0]
+    nodes = (trajectory.starts, trajectory.step_lengths)
+    return jax.lax.scan(step, certain(points), nodes)[0]
+
+
+def euler_step(terms: MomentTerms, state: State, h: Scalar) -> State:
+    """m + h E[v] and (I + hA)Λ(I + hA)ᵀ + h E[K] ⊗ I_d."""
+    mean, cov = state
+    d = mean.shape[1]
+    b = jnp.eye(d) + h * terms.gradients
+    carried = carried_covariance(b, cov)
+    diffused = h * on_every_axis(terms.gram, d)
+    return mean + h * terms.drift, carried + diffused
+
+
+def carried_covariance(
+    b: Float[Array, "m d d"], cov: Float[Array, "m d m d"]
+) -> Float[Array, "m d m d"]:
+    """BΛBᵀ, with B block-diagonal."""
+    return jnp.einsum("iab,ibjc,jdc->iajd", b, cov, b)
 
 
 # ----------------------------------------------------------------------------------------- the door
@@ -218,6 +355,7 @@ def moments(
     points: ArrayLike | None = None,
     closure: str = "frozen",
     times: ArrayLike | None = None,
+    *,
     num_steps: int | None = None,
 ) -> Moments:
     """Mean and joint covariance of points that move with the Brownian flow around a geodesic.
@@ -230,41 +368,80 @@ def moments(
             step), "second" (Taylor), or "gaussian" (exact expectations under the current Gaussian;
             the most accurate).
         times: times in [0, 1]; the result then has a leading time axis, and the covariance one for
-            each of its sides, (t, m, d, t, m, d). By default the moments at time 1, (m, d) and (m,
-            d, m, d).
+            each of its sides, (t, m, d, t, m, d). By default the moments at time 1, (m, d) and
+            (m, d, m, d).
         num_steps: steps of the time grid; by default at least 40, and enough for the energy not to
             drift.
     """
-    if closure not in CLOSURES:
-        raise ArgumentError(f"closure: expected one of {', '.join(CLOSURES)}, found {closure!r}")
+    check_closure(closure)
     settled = shooting.shoot(kernel, positions, momenta, num_steps)
-    q, p = settled.positions[0], settled.momenta[0]
-    x = as_points(q if points is None else points, "points", q.shape[1])
+    q, p = settled.at(0)
+    starts = q if points is None else points
+    x = as_points(starts, "points", q.shape[1])
     stops = shooting.stop_times(1.0 if times is None else times)
-    grid = numerics.time_grid(max(settled.num_steps, 40) if num_steps is None else num_steps, stops)
+
+    if num_steps is None:
+        num_steps = max(settled.num_steps, MIN_STEPS)
+    grid = numerics.time_grid(num_steps, stops)
     trajectory = shooting.geodesic_jit(kernel, q, p, jnp.asarray(grid))
-    index = np.searchsorted(grid, stops)
+
     if closure == "frozen":
-        path = transport.carry_jit(kernel, trajectory, x)
-        mean, joint = (
-            path.positions[index],
-            covariance.flow_covariance_in_time(kernel, grid, stops, path),
-        )
+        found = moments_in_closed_form(kernel, trajectory, x, stops)
     else:
-        mean, cov, psi = (array[index] for array in moment_path_jit(kernel, closure, trajectory, x))
-        joint = two_time_covariance(stops, cov, psi)
-    return Moments(mean, joint) if times is not None else Moments(mean[0], joint[0, :, :, 0])
+        found = moments_by_integration(kernel, closure, trajectory, x, stops)
+    if times is not None:
+        return found
+    return Moments(found.mean[0], found.covariance[0, :, :, 0])
+
+
+def check_closure(closure: str) -> None:
+    """Refuse a closure that does not exist."""
+    if closure not in CLOSURES:
+        names = ", ".join(CLOSURES)
+        raise ArgumentError(f"closure: expected one of {names}, found {closure!r}")
+
+
+def moments_in_closed_form(
+    kernel: AbstractKernel,
+    trajectory: shooting.Trajectory,
+    points: Float[Array, "m d"],
+    stops: np.ndarray,
+) -> Moments:
+    """The moments at some times under the closure `frozen`: see `covariance.py`."""
+    times = np.asarray(trajectory.times)
+    path = transport.carry_jit(kernel, trajectory, points)
+    index = np.searchsorted(times, stops)
+    joint = covariance.flow_covariance_in_time(kernel, times, stops, path)
+    return Moments(path.positions[index], joint)
+
+
+def moments_by_integration(
+    kernel: AbstractKernel,
+    closure: str,
+    trajectory: shooting.Trajectory,
+    points: Float[Array, "m d"],
+    stops: np.ndarray,
+) -> Moments:
+    """The moments at some times under any other closure."""
+    times = np.asarray(trajectory.times)
+    index = np.searchsorted(times, stops)
+    mean, cov, psi = moment_path_jit(kernel, closure, trajectory, points)
+    joint = two_time_covariance(stops, cov[index], psi[index])
+    return Moments(mean[index], joint)
 
 
 def two_time_covariance(
     stops: np.ndarray, cov: Float[Array, "t n d n d"], psi: Float[Array, "t n d d"]
 ) -> Float[Array, "t n d t n d"]:
-    """Λ_ts = Λ_tt Ψ(s, t)ᵀ for t ≤ s, with Ψ(s, t) = Ψ(s)Ψ(t)⁻¹: the regression of the later on the
-    earlier time.
+    """Λ_ts = Λ_tt Ψ(s, t)ᵀ for t ≤ s: the regression of the later on the earlier time.
+
+    Ψ(s, t) = Ψ(s)Ψ(t)⁻¹ carries a displacement from time t to time s.
     """
-    onward = jnp.einsum(
-        "snab,tnbc->tsnac", psi, numerics.inverse_small(psi)
-    )  # Ψ(s, t), point by point
-    forward = jnp.einsum("tiajb,tsjcb->tiasjc", cov, onward)  # right where t ≤ s
-    later = jnp.asarray(stops[:, None] <= stops)[:, None, None, :, None, None]
-    return jnp.where(later, forward, forward.transpose(3, 4, 5, 0, 1, 2))
+    inverse = numerics.inverse_small(psi)
+    onward = jnp.einsum("snab,tnbc->tsnac", psi, inverse)
+    # Each of the two halves is right where its first time is the earlier one.
+    forward = jnp.einsum("tiajb,tsjcb->tiasjc", cov, onward)
+    backward = forward.transpose(3, 4, 5, 0, 1, 2)
+    later = jnp.asarray(stops[:, None] <= stops)
+    of_entries = later[:, None, None, :, None, None]
+    return jnp.where(of_entries, forward, backward)

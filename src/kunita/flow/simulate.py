@@ -13,16 +13,26 @@ from kunita.flow import shooting
 from kunita.jaxrun.doors import Array, ArrayLike, as_count, as_points, door
 from kunita.kernels import AbstractKernel
 
+BATCH = 64
+"""Paths that are simulated side by side."""
+
 
 def as_key(key: Any) -> Key[jax.Array, ""]:
-    """A random key from a key or from a seed."""
+    """Make a random key of a key or of a seed."""
     if isinstance(key, int | np.integer):
         return jax.random.key(int(key))
-    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise ArgumentError(
-            f"key: expected an integer seed or a key of jax.random.key, found {key!r:.80}"
-        )
-    return key
+    if is_key(key):
+        return key
+    raise ArgumentError(
+        f"key: expected an integer seed or a key of jax.random.key, found {key!r:.80}"
+    )
+
+
+def is_key(value: Any) -> bool:
+    """Whether this is a typed random key of JAX."""
+    if not isinstance(value, jax.Array):
+        return False
+    return bool(jnp.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
 def euler_maruyama(
@@ -31,34 +41,47 @@ def euler_maruyama(
     points: Float[Array, "m d"],
     noise: Float[Array, "t m d"],
 ) -> Float[Array, "m d"]:
-    """One path of dx = v_t(x)dt + dB_t(x) from standard normal noise, on the trajectory's time
-    grid.
+    """One path of dx = v_t(x)dt + dB_t(x), on the trajectory's time grid.
 
-    x ← x + h v(x) + √h (R(x) ⊗ I_d) ξ with R Rᵀ the Gram matrix at the *current* positions: the
+    x ← x + h v(x) + √h (R(x) ⊗ I_d) ξ, with R Rᵀ the Gram matrix at the *current* positions: the
     joint noise of `eq:prop-sde` of [wassermann:14], in the reading that agrees with its
-    `eq:phi-de-param-2ndm`. Itô and Stratonovich coincide for the flow but not for its root R, so no
-    other scheme (Heun, say) may be put in its place.
+    `eq:phi-de-param-2ndm`. Itô and Stratonovich integrals coincide for the flow but not for its
+    root R, so no other scheme (Heun, say) may take its place.
+
+    Args:
+        kernel: the prior's covariance function.
+        trajectory: the geodesic whose velocity is v.
+        points: where the path starts.
+        noise: ξ, standard normal.
     """
 
     def step(x: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
         q, p, h, xi = node
         v, _ = shooting.velocities(kernel, q, p, x)
-        return x + h * v + jnp.sqrt(h) * numerics.cholesky(kernel.gram(x, x)) @ xi, None
+        gram = kernel.gram(x, x)
+        root = numerics.cholesky(gram)
+        moved = x + h * v
+        return moved + jnp.sqrt(h) * root @ xi, None
 
-    nodes = (trajectory.positions[:-1], trajectory.momenta[:-1], jnp.diff(trajectory.times), noise)
+    nodes = (*trajectory.starts, trajectory.step_lengths, noise)
     return jax.lax.scan(step, points, nodes)[0]
 
 
 @jax.jit
-def _paths(
+def _simulate_paths(
     kernel: AbstractKernel,
     trajectory: shooting.Trajectory,
     points: Float[Array, "m d"],
     keys: Key[jax.Array, " s"],
 ) -> Float[Array, "s m d"]:
+    """The end of one path for each key."""
     shape = (trajectory.num_steps, *points.shape)
-    path = lambda key: euler_maruyama(kernel, trajectory, points, jax.random.normal(key, shape))
-    return jax.lax.map(path, keys, batch_size=64)
+
+    def simulate_path(key: Key[jax.Array, ""]) -> Float[Array, "m d"]:
+        noise = jax.random.normal(key, shape)
+        return euler_maruyama(kernel, trajectory, points, noise)
+
+    return jax.lax.map(simulate_path, keys, batch_size=BATCH)
 
 
 @door
@@ -69,12 +92,13 @@ def simulate(
     points: ArrayLike | None = None,
     num_paths: int = 1000,
     num_steps: int = 100,
+    *,
     key: Any = 0,
 ) -> Float[Array, "s m d"]:
-    """Endpoints of random paths of the flow around a geodesic, by Euler–Maruyama, (num_paths, m,
-    d).
+    """Ends of random paths of the flow around a geodesic, (num_paths, m, d).
 
-    The same key gives the same paths. Zero momenta give draws from the prior.
+    The paths are those of the Euler–Maruyama scheme. The same key gives the same paths. Zero
+    momenta give draws from the prior.
 
     Args:
         kernel: the prior's covariance function.
@@ -84,10 +108,12 @@ def simulate(
         num_steps: Euler steps; the Euler step folds space where a√h/σ is not small.
         key: a seed or a JAX random key.
     """
-    grid = np.linspace(0, 1, as_count(num_steps, "num_steps") + 1)
+    steps = as_count(num_steps, "num_steps")
+    paths = as_count(num_paths, "num_paths")
     q, p = shooting.check_phase(kernel, positions, momenta)
-    x = as_points(q if points is None else points, "points", q.shape[1])
+    starts = q if points is None else points
+    x = as_points(starts, "points", q.shape[1])
+    grid = np.linspace(0, 1, steps + 1)
     trajectory = shooting.geodesic_jit(kernel, q, p, jnp.asarray(grid))
-    return _paths(
-        kernel, trajectory, x, jax.random.split(as_key(key), as_count(num_paths, "num_paths"))
-    )
+    keys = jax.random.split(as_key(key), paths)
+    return _simulate_paths(kernel, trajectory, x, keys)

@@ -1,21 +1,36 @@
 """Carry any points along a geodesic, with their flow Jacobians."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Float
 
 from kunita import numerics
-from kunita.flow.shooting import Phase, Trajectory, check_trajectory, stages, velocities
-from kunita.jaxrun.doors import Array, ArrayLike, as_points, door
+from kunita.flow.shooting import (
+    Phase,
+    Phases,
+    Trajectory,
+    check_trajectory,
+    identities,
+    prepend,
+    stages,
+    velocities,
+)
+from kunita.jaxrun.doors import Array, ArrayLike, Scalar, as_points, door
 from kunita.kernels import AbstractKernel
+
+State = tuple[Float[Array, "m d"], Float[Array, "m d d"]]
+"""Positions and flow Jacobians of carried points at one instant."""
 
 
 class Path(eqx.Module):
-    """Points carried by a flow: their positions and flow Jacobians on the trajectory's grid of
-    times.
+    """Points carried by a flow, at every time of a trajectory's grid.
+
+    Args:
+        positions: z(t).
+        jacobians: J(t), of the flow from time 0 to time t.
     """
 
     positions: Float[Array, "t m d"]
@@ -28,32 +43,34 @@ def propagators(path: Path) -> Float[Array, "t m d d"]:
 
 
 def carry(kernel: AbstractKernel, trajectory: Trajectory, points: Float[Array, "m d"]) -> Path:
-    """ż = v(z), J̇ = Dv(z)J: passengers, i.e. landmarks of momentum zero, stepped together with the
-    landmarks.
+    """Integrate ż = v(z) and J̇ = Dv(z)J for points that the landmarks' flow carries.
 
-    So a passenger that starts at a landmark follows it to the last digit.
+    The points are stepped at the same stages as the landmarks. So a point that starts at a
+    landmark follows it to the last digit.
     """
-    m, d = points.shape
+    rates = functools.partial(carried_rates, kernel)
 
-    def field(state: tuple[Array, Array], met: Phase) -> tuple[Array, Array]:
-        z, jacobian = state
-        v, dv = velocities(kernel, *met, z)
-        return v, dv @ jacobian
-
-    def step(
-        state: tuple[Array, Array], node: tuple[tuple[Array, Array], Array]
-    ) -> tuple[tuple, tuple]:
-        new = numerics.staged_rk4_step(field, state, *node)
+    def step(state: State, node: tuple[Phases, Scalar]) -> tuple[State, State]:
+        landmarks, h = node
+        new = numerics.staged_rk4_step(rates, state, landmarks, h)
         return new, new
 
-    start = (points, jnp.broadcast_to(jnp.eye(d), (m, d, d)))
-    _, path = jax.lax.scan(step, start, (stages(kernel, trajectory), jnp.diff(trajectory.times)))
-    return Path(
-        *jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, path)
-    )
+    start = (points, identities(points))
+    nodes = (stages(kernel, trajectory), trajectory.step_lengths)
+    _, later = jax.lax.scan(step, start, nodes)
+    positions, jacobians = prepend(start, later)
+    return Path(positions, jacobians)
 
 
 carry_jit = jax.jit(carry)
+
+
+def carried_rates(kernel: AbstractKernel, state: State, landmarks: Phase) -> State:
+    """Compute ż = v(z) and J̇ = Dv(z)J."""
+    z, jacobian = state
+    q, p = landmarks
+    v, dv = velocities(kernel, q, p, z)
+    return v, dv @ jacobian
 
 
 def landmark_path(trajectory: Trajectory) -> Path:
@@ -71,6 +88,6 @@ def transport(kernel: Any, trajectory: Any, points: ArrayLike) -> Path:
         points: (m, d), mm.
     """
     check_trajectory(kernel, trajectory)
-    return carry_jit(
-        kernel, trajectory, as_points(points, "points", trajectory.positions.shape[-1])
-    )
+    dimension = trajectory.positions.shape[-1]
+    checked = as_points(points, "points", dimension)
+    return carry_jit(kernel, trajectory, checked)
