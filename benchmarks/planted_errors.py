@@ -34,7 +34,8 @@ import numpy as np
 import kunita
 from kunita.data.raters import far_marks
 from kunita.errors import KunitaWarning
-from kunita.suspects import Suspicion, suspicion
+from kunita.suspects.report import Suspicion
+from kunita.suspects.search import suspicion
 
 NEAR_MM = (0, 5, 10, 20, 100)
 """Bounds of the distances between exchanged landmarks."""

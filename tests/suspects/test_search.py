@@ -1,44 +1,18 @@
-"""Landmarks that cannot be right are named, those that can are not, and the formulas hold by a
-second route."""
+"""Landmarks that cannot be right are named, and those that can are not."""
 
 import functools
-import itertools
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.linalg import null_space
-from scipy.stats import chi2, multivariate_normal, multivariate_t
+from scipy.stats import chi2
 
 import kunita
-from kunita import suspects
-from kunita.suspects import Suspicion, suspicion
+from kunita.suspects import search
+from kunita.suspects.search import suspicion
 from problems import rotation
-
-N = {2: 12, 3: 15}
-"""Landmarks, by dimension."""
-
-LABELS = tuple(f"p{i}" for i in range(1, 41))
-
-
-def pairs(seed, d=3, n=None, sd=1.0):
-    """Landmarks 60 mm wide, turned and shifted, with a smooth deformation of some 2 mm and a noise
-    of 1 mm."""
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(0, 60, (n or N[d], d))
-    gram = np.exp(-np.sum((x[:, None] - x) ** 2, axis=2) / (2 * 40.0**2))
-    smooth = 2 * np.linalg.cholesky(gram + 1e-9 * np.eye(len(x))) @ rng.normal(size=x.shape)
-    return x, (x + smooth + sd * rng.normal(size=x.shape)) @ rotation(d, seed).T + 5
-
-
-def ones(x):
-    return np.broadcast_to(np.eye(x.shape[1]), (*x.shape, x.shape[1]))
-
-
-def look(x, f, align="rigid", noise=None, known=False):
-    return suspicion(x, f, ones(x) if noise is None else noise, align, known=known)
-
+from suspects.planted import LABELS, N, look, ones, pairs
 
 # ----------------------------------------------------------------------------------- planted errors
 
@@ -59,13 +33,13 @@ def test_a_landmark_far_off_is_the_only_suspect(d, known, seed):
 @functools.cache
 def crowd():
     """More landmarks than are judged together."""
-    return pairs(21, d=3, n=suspects.MOST_TOGETHER + 60)
+    return pairs(21, d=3, n=search.MOST_TOGETHER + 60)
 
 
 def test_among_very_many_landmarks_a_gross_error_and_a_swap_of_neighbours_are_found():
     x, f = (side.copy() for side in crowd())
     assert not look(x, f).suspect.any()
-    group = next(rows for rows in suspects._groups(x) if 7 in rows)
+    group = next(rows for rows in search.split_into_groups(x) if 7 in rows)
     near = group[np.argsort(np.linalg.norm(x[group] - x[7], axis=1))]
     far = int(near[-1])  # in the same group, but as far away as there
     f[[7, far]] = f[[far, 7]]
@@ -78,9 +52,9 @@ def test_among_very_many_landmarks_a_gross_error_and_a_swap_of_neighbours_are_fo
 
 def test_groups_hold_every_landmark_once_and_neighbours_together():
     x, _ = crowd()
-    groups = list(suspects._groups(x))
+    groups = list(search.split_into_groups(x))
     assert sorted(np.concatenate(groups)) == list(range(len(x)))
-    assert all(suspects.GROUP / 2 <= len(rows) <= suspects.GROUP for rows in groups)
+    assert all(search.GROUP / 2 <= len(rows) <= search.GROUP for rows in groups)
     assert (
         np.mean([np.ptp(x[rows], axis=0).prod() for rows in groups])
         < 0.5 * np.ptp(x, axis=0).prod()
@@ -259,133 +233,6 @@ def test_units_and_places_do_not_matter(scale):
     )
 
 
-# ----------------------------------------------------------------------- formulas, by another route
-
-
-@functools.cache
-def model(known, alike):
-    """A model of 8 landmarks on a small grid, its noise alike along every axis or not, and all that
-    it is made of."""
-    x, f = pairs(14, n=8)
-    setting = suspects._Setting(x, f @ rotation(3, 14) - 5, "rigid")
-    noise = np.array(ones(x)) * np.linspace(0.5, 2, 8)[:, None, None]
-    if not alike:
-        noise[0, 0, 1] = noise[0, 1, 0] = 0.2
-    grid = np.array([[20.0, 2.0, 0.5], [60.0, 1.0, 0.0], [40.0, 0.0, 0.0]])
-    turn, level = setting.rotation(np.arange(8)), np.mean(np.trace(noise, axis1=1, axis2=2)) / 3
-    squared = np.sum((x[:, None] - x) ** 2, axis=2)
-    blocks = np.zeros((24, 24))
-    for i in range(8):
-        blocks[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] = turn.T @ noise[i] @ turn / level
-    matrices = [
-        np.kron(a**2 * np.exp(-squared / (2 * s**2)) + w**2 * np.eye(8), np.eye(3)) + blocks
-        for s, a, w in grid
-    ]
-    found = suspects._model_at(setting, noise, known, grid, np.ones(len(grid)))
-    return found, setting, [matrix * (level if known else 1.0) for matrix in matrices]
-
-
-def density(matrix, basis, y, floor):
-    """Of what no alignment can change, Nᵀy, N ⊥ H: normal, or Cauchy with a scale that is inverse
-    gamma."""
-    across, shape = null_space(basis.T), np.linalg.slogdet(basis.T @ basis)[1]
-    inside = across.T @ matrix @ across
-    if floor is None:
-        return multivariate_normal(np.zeros(len(inside)), inside).logpdf(across.T @ y) - shape / 2
-    return (
-        multivariate_t(np.zeros(len(inside)), floor * inside, df=1).logpdf(across.T @ y) - shape / 2
-    )
-
-
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("alike", [False, True])
-def test_the_density_is_that_of_what_no_alignment_can_change(known, alike):
-    found, setting, matrices = model(known, alike)
-    y = setting.displacements(np.arange(8))
-    misfit = found.misfit(y)
-    expected = [density(m, setting.basis, y.ravel(), found.floor) for m in matrices]
-    np.testing.assert_allclose(found.log_density(misfit), expected, rtol=1e-8)
-    assert found.log_evidence(y) == pytest.approx(np.log(np.mean(np.exp(expected))))
-
-
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("alike", [False, True])
-def test_leaving_out_is_to_have_never_seen(known, alike):
-    found, setting, matrices = model(known, alike)
-    y, kept = setting.displacements(np.arange(8)), np.repeat(~np.isin(np.arange(8), (2, 5)), 3)
-    rest = found.without(2).without(5)
-    misfit = rest.misfit(y)
-    expected = [
-        density(m[kept][:, kept], setting.basis[kept], y.ravel()[kept], found.floor)
-        for m in matrices
-    ]
-    np.testing.assert_allclose(rest.log_density(misfit), expected, rtol=1e-8)
-
-
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("alike", [False, True])
-def test_all_exchanges_at_once_are_each_of_them(known, alike):
-    found, setting, _ = model(known, alike)
-    places = setting.turned_back(np.arange(8))
-    at_once = found.swapped_log_evidence(places - setting.moving, places)
-    for i, j in itertools.combinations(range(8), 2):
-        order = np.arange(8)
-        order[[i, j]] = [j, i]
-        one = found.log_evidence(places[order] - setting.moving)
-        assert [at_once[i, j], at_once[j, i]] == pytest.approx([one, one])
-
-
-def test_a_chance_is_the_share_of_draws_that_lie_farther_off():
-    """By simulation: parameters from what the others say of them, then the landmark given the
-    others, again and again.
-
-    τ² given the others is inverse gamma, and the landmark normal around what they predict, by
-    conditioning the matrix.
-    """
-    found, setting, matrices = model(False, alike=False)
-    y, i = setting.displacements(np.arange(8)), 3
-    mine = np.repeat(np.arange(8) == i, 3)
-    rng, vague = np.random.default_rng(0), 1e8 * setting.basis @ setting.basis.T
-    logs = np.array(
-        [
-            density(m[~mine][:, ~mine], setting.basis[~mine], y.ravel()[~mine], found.floor)
-            for m in matrices
-        ]
-    )
-    weights = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
-    share = 0.0
-    for weight, matrix in zip(weights, matrices, strict=True):
-        whole = matrix + vague  # a wide prior on the alignment, in place of the flat one
-        gain = np.linalg.solve(whole[~mine][:, ~mine], whole[~mine][:, mine]).T
-        spread = whole[mine][:, mine] - gain @ whole[~mine][:, mine]
-        misfit = y.ravel()[~mine] @ np.linalg.solve(whole[~mine][:, ~mine], y.ravel()[~mine])
-        miss = y.ravel()[mine] - gain @ y.ravel()[~mine]
-        freedom = np.sum(~mine) - setting.basis.shape[1] + 1
-        variance = (misfit + found.floor) / rng.chisquare(freedom, 100_000)
-        share += weight * np.mean(
-            variance * rng.chisquare(3, 100_000) > miss @ np.linalg.solve(spread, miss)
-        )
-    chance = found.left_out(y).chances[i]
-    assert chance == pytest.approx(share, abs=4 * np.sqrt(chance / 100_000) + 1e-4)
-
-
-def test_at_one_parameter_it_is_the_leave_one_out_of_a_registration():
-    x, f = pairs(15, sd=0.5)
-    f = (
-        x + (f - 5) @ rotation(3, 15) - x
-    )  # turned back: what is left is small, and a translation linear
-    reg = kunita.register(
-        x, f, kernel=kunita.Gaussian(30.0, 2.0), noise=1.5, align="translation", model="small"
-    )
-    setting = suspects._Setting(x, f, "translation")
-    found = suspects._model_at(
-        setting, 1.5**2 * ones(x), True, np.array([[30.0, 2.0 / 1.5, 0.0]]), np.ones(1)
-    )
-    left = found.left_out(setting.displacements(np.arange(15)))
-    np.testing.assert_allclose(left.misses_mm, reg.loo.error, rtol=1e-6)
-    np.testing.assert_allclose(left.chances, chi2.sf(reg.loo.chi2, 3), rtol=1e-5)
-
-
 # -------------------------------------------------------------------------------- in a registration
 
 
@@ -396,7 +243,7 @@ def test_a_gross_error_is_found_that_the_registrations_own_parameters_explain_aw
     f[4] += 10 * rotation(3, 4)[0]
     reg = kunita.register(x, f, noise=4.0, kernel=kunita.Gaussian(10.0, 6.0), model="small")
     assert (
-        chi2.sf(reg.loo.chi2, 3).min() > suspects.SUSPICION / 15
+        chi2.sf(reg.loo.chi2, 3).min() > search.SUSPICION / 15
     )  # leave-one-out under these finds nothing
     assert np.flatnonzero(reg.suspicion.suspect).tolist() == [4]
 
@@ -421,14 +268,6 @@ def test_suspects_are_named_in_the_summary_and_in_the_table_and_none_is_dropped(
     assert [i for i, reason in enumerate(rows.suspicion) if reason] == [2, 4, 9]
     assert (rows.suspicion[2], rows.suspicion[9]) == ("swapped with p10?", "swapped with p3?")
     assert len(rows.names) == 15
-
-
-def test_words_say_what_each_landmark_is_suspected_of():
-    found = Suspicion(np.array([0, 2, 3, 1, 4]), (4,), (12.34,), False)
-    assert found.reasons(LABELS[:5]) == (
-        "", "pairs with the fixed landmark p3?", "pairs with the fixed landmark p4?",
-        "pairs with the fixed landmark p2?", "12.3 mm from where the others say",
-    )  # fmt: skip
 
 
 @pytest.mark.skipif(
