@@ -2,14 +2,13 @@
 
 import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import kunita
 from kunita import numerics
 from kunita.inference import solve, trend
 from kunita.inference.problem import Problem, look, no_step
+from kunita.observations.landmarks import LandmarkObservations
 
 KERNELS = {
     "gaussian": kunita.Gaussian(3.0, 1.2),
@@ -71,6 +70,26 @@ THREE = {
 """
 
 
+def landmarks(moving, fixed, covariances):
+    """Landmarks with noise on the fixed side."""
+    noise = np.array(covariances, dtype=float)
+    return LandmarkObservations(np.asarray(moving), np.asarray(fixed), noise, np.zeros_like(noise))
+
+
+def anisotropic(n, d, seed, scale=1.0):
+    """Covariances of different sizes and directions."""
+    roots = np.random.default_rng(seed).normal(size=(n, d, d))
+    return scale * (0.3 * np.eye(d) + 0.4 * roots @ roots.swapaxes(1, 2))
+
+
+def noisy_landmarks(n=12, d=3, rms=8.0):
+    """Landmarks with anisotropic noise on both sides."""
+    moving, fixed = gp_displaced(n, seed=4, rms=rms, d=d)
+    fixed_noise = anisotropic(n, d, seed=5)
+    moving_noise = anisotropic(n, d, seed=6, scale=0.5)
+    return LandmarkObservations(moving, fixed, fixed_noise, moving_noise)
+
+
 def fit(kernel, moving, fixed, noise, align="none"):
     """Solve one problem in the core, without the door around it."""
     n, d = moving.shape
@@ -81,10 +100,8 @@ def fit(kernel, moving, fixed, noise, align="none"):
     )
     origin = fixed.mean(0) if align != "none" else np.zeros(d)
     covariances = np.broadcast_to(noise**2 * np.eye(d), (n, d, d)) if np.ndim(noise) == 0 else noise
-    problem = Problem(
-        kernel, jnp.asarray(moving), jnp.asarray(fixed - origin), jnp.asarray(covariances), free
-    )
-    return solve.solve(problem, jax.tree.map(jnp.asarray, start))
+    problem = Problem(kernel, landmarks(moving, fixed - origin, covariances), free)
+    return solve.solve(problem, start)
 
 
 def prepared():
@@ -93,10 +110,9 @@ def prepared():
     start = trend.procrustes("rigid", moving, fixed, np.ones(6))
     origin, start = start.offset, trend.Alignment(start.center, start.matrix, np.zeros(3))
     free, _ = trend.determined_trend("rigid", np.asarray(start(moving)))
-    noise = jnp.broadcast_to(jnp.eye(3), (6, 3, 3))
-    problem = Problem(
-        kunita.Gaussian(50.0, 8.0), jnp.asarray(moving), jnp.asarray(fixed - origin), noise, free
-    )
+    noise = np.broadcast_to(np.eye(3), (6, 3, 3))
+    observed = landmarks(moving, fixed - origin, noise)
+    problem = Problem(kunita.Gaussian(50.0, 8.0), observed, free)
     times = numerics.time_grid(10)
     state = look(problem, start, np.zeros((6, 3)), no_step(problem), times)
     return problem, state

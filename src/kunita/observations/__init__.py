@@ -1,0 +1,1 @@
+"""What was observed: landmarks, and whatever else can be written as whitened rows."""

@@ -1,0 +1,172 @@
+"""What an observation gives to the inference: whitened rows, or their information alone.
+
+A deformation is observed at *sites*, points of moving space. Around the present arrival φ₁ of the
+sites every observation is linear with standard normal noise,
+
+    r ≈ H δφ₁ + ε,   ε ~ N(0, I),
+
+once its rows are divided by the noise. All of the inference uses the data through r and H, or,
+where rows are very many, through what they add up to at the sites: the force Hᵀr and the product x
+↦ HᵀHx.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from kunita.jaxrun.doors import Array, Scalar
+
+Sites = Float[Array, "n d ..."]
+"""One vector for each site (or several, side by side)."""
+
+
+class Rows(eqx.Module):
+    """Observations linearised at the present arrival: r ≈ H δφ₁ + ε, ε ~ N(0, I).
+
+    Args:
+        site: the site that each row looks at.
+        operator: its row of H, 1/mm.
+        residual: r.
+        log_det: log|R|, where R is the covariance of the noise before whitening.
+        group: rows that are left out together have the same number, 0, 1, 2, …
+        per_site: how many rows each site has, if every site has as many and they follow each other
+            in the order of the sites; else 0. It allows products block by block.
+    """
+
+    site: Int[Array, " k"]
+    operator: Float[Array, "k d"]
+    residual: Float[Array, " k"]
+    log_det: Scalar
+    group: Int[Array, " k"]
+    per_site: int = eqx.field(static=True, default=0)
+
+    @property
+    def blocks(self) -> Float[Array, "n r d"]:
+        """The operators site by site, where every site has as many rows."""
+        return self.operator.reshape(-1, self.per_site, self.operator.shape[1])
+
+    @property
+    def energy(self) -> Scalar:
+        """½|r|²: the data term."""
+        squares = self.residual**2
+        return 0.5 * jnp.sum(squares)
+
+    def apply(self, displacements: Sites) -> Float[Array, "k ..."]:
+        """Hδ."""
+        if self.per_site:
+            products = jnp.einsum("ira,ia...->ir...", self.blocks, displacements)
+            num_rows = len(self.operator)
+            columns = displacements.shape[2:]
+            return products.reshape(num_rows, *columns)
+        at_rows = displacements[self.site]
+        return jnp.einsum("ka,ka...->k...", self.operator, at_rows)
+
+    def pull_back(self, weights: Float[Array, "k ..."], num_sites: int) -> Sites:
+        """Hᵀw."""
+        if self.per_site:
+            columns = weights.shape[1:]
+            by_site = weights.reshape(num_sites, self.per_site, *columns)
+            return jnp.einsum("ira,ir...->ia...", self.blocks, by_site)
+        pulls = jnp.einsum("ka,k...->ka...", self.operator, weights)
+        return sum_at_sites(pulls, self.site, num_sites)
+
+    def local_information(self, num_sites: int) -> Float[Array, "n d d"]:
+        """The diagonal blocks of HᵀH, one for each site."""
+        if self.per_site:
+            blocks = self.blocks
+            return jnp.einsum("ira,irb->iab", blocks, blocks)
+        columns = self.operator[:, :, None]
+        rows = self.operator[:, None, :]
+        squares = columns * rows
+        return sum_at_sites(squares, self.site, num_sites)
+
+
+def sum_at_sites(
+    values: Float[Array, "k ..."], site: Int[Array, " k"], num_sites: int
+) -> Float[Array, "n ..."]:
+    """What the rows of each site add up to."""
+    shape = (num_sites, *values.shape[1:])
+    start = jnp.zeros(shape)
+    return start.at[site].add(values)
+
+
+class Information(eqx.Module):
+    """What observations add up to at the sites.
+
+    Args:
+        force: Hᵀr, 1/mm.
+        product: x ↦ HᵀHx.
+        local: the diagonal blocks of HᵀH, 1/mm².
+        energy: ½|r|².
+        log_det: log|R| of the noise before whitening.
+        num_rows: how many numbers were observed.
+    """
+
+    force: Float[Array, "n d"]
+    product: Callable[[Sites], Sites]
+    local: Float[Array, "n d d"]
+    energy: Scalar
+    log_det: Scalar
+    num_rows: int = eqx.field(static=True)
+
+
+class AbstractObservations(eqx.Module):
+    """A kind of observation: its sites, and its rows or its information at their present arrival.
+
+    A kind with very many rows sets `has_rows` to False and gives `information` alone. What needs
+    single rows (leave-one-out, the pathwise model) is then not available.
+    """
+
+    sites: eqx.AbstractVar[Float[Array, "n d"]]
+
+    has_rows: ClassVar[bool] = True
+
+    @property
+    @abc.abstractmethod
+    def noise_sd(self) -> Scalar:
+        """The typical standard deviation of the noise, mm; tolerances are relative to it."""
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups of rows can be left out; by default the rows of a site are one."""
+        return len(self.sites)
+
+    @abc.abstractmethod
+    def rows(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Rows:
+        """The rows at the present arrival of the sites.
+
+        Args:
+            arrived: where the sites are now, mm.
+            jacobians: of the whole map, alignment and flow, at the sites.
+        """
+
+    def information(
+        self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]
+    ) -> Information:
+        """What the rows add up to at the sites."""
+        rows = self.rows(arrived, jacobians)
+        num_sites = len(self.sites)
+        return information_of(rows, num_sites)
+
+
+def information_of(rows: Rows, num_sites: int) -> Information:
+    """The information of some rows."""
+    return Information(
+        force=rows.pull_back(rows.residual, num_sites),
+        product=jax.tree_util.Partial(normal_product, rows),
+        local=rows.local_information(num_sites),
+        energy=rows.energy,
+        log_det=rows.log_det,
+        num_rows=len(rows.residual),
+    )
+
+
+def normal_product(rows: Rows, x: Sites) -> Sites:
+    """HᵀHx."""
+    products = rows.apply(x)
+    return rows.pull_back(products, len(x))

@@ -1,0 +1,160 @@
+"""Homologous landmarks as observations."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from kunita import numerics
+from kunita.jaxrun.doors import Array, Scalar, namespace
+from kunita.observations.base import AbstractObservations, Rows
+
+
+class LandmarkObservations(AbstractObservations):
+    """Homologous landmarks: fᵢ = φ₁(xᵢ) + εᵢ, εᵢ ~ N(0, Dᵢ), heteroscedastic and anisotropic.
+
+    The noise may sit on both sides, Dᵢ = C_f,i + Jᵢ C_m,i Jᵢᵀ with J the Jacobian of the whole map.
+    With D = CCᵀ a landmark has the d rows H = C⁻¹. A landmark that is known along some directions
+    only, a point on a line or on a surface, has one row for each of them: B, whose rows are these
+    directions, takes the place of the identity, and H = C⁻¹B with CCᵀ = BDBᵀ.
+
+    Args:
+        sites: the moving landmarks.
+        fixed: the fixed ones.
+        fixed_noise: covariances of the fixed points, mm².
+        moving_noise: those of the moving points in their own space, mm².
+        directions: orthonormal rows for each landmark, those that are known first; None if all are.
+        known: the landmark and the place among its directions of every row; None if all are known.
+    """
+
+    sites: Float[Array, "n d"]
+    fixed: Float[Array, "n d"]
+    fixed_noise: Float[Array, "n d d"]
+    moving_noise: Float[Array, "n d d"]
+    directions: Float[Array, "n d d"] | None = None
+    known: Int[Array, "k 2"] | None = None
+
+    @property
+    def noise_sd(self) -> Scalar:
+        """That of the median landmark along a typical axis, mm."""
+        xp = namespace(self.fixed_noise, self.moving_noise)
+        total = self.fixed_noise + self.moving_noise
+        dimension = total.shape[1]
+        traces = xp.trace(total, axis1=1, axis2=2)
+        typical = xp.median(traces / dimension)
+        sd = xp.sqrt(typical)
+        return xp.asarray(sd)
+
+    def noise(self, jacobians: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
+        """Dᵢ = C_f,i + Jᵢ C_m,i Jᵢᵀ, with J the Jacobian of the whole map at the landmark."""
+        return noise_of_both_sides(self.fixed_noise, self.moving_noise, jacobians)
+
+    @property
+    def known_completely(self) -> np.ndarray:
+        """(n,) which landmarks are known along all directions."""
+        n, d = self.sites.shape
+        if self.known is None:
+            return np.ones(n, dtype=bool)
+        known = np.asarray(self.known)
+        counts = np.bincount(known[:, 0], minlength=n)
+        return counts == d
+
+    def scaled(self, factor: Scalar) -> "LandmarkObservations":
+        """The same with all covariances multiplied by a factor."""
+        return dataclasses.replace(
+            self,
+            fixed_noise=factor * self.fixed_noise,
+            moving_noise=factor * self.moving_noise,
+        )
+
+    def about(self, origin: Float[Array, " d"]) -> "LandmarkObservations":
+        """The same with the fixed points relative to another origin."""
+        fixed = self.fixed - origin
+        return dataclasses.replace(self, fixed=fixed)
+
+    def rows(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Rows:
+        noise = self.noise(jacobians)
+        miss = self.fixed - arrived
+        if self.directions is None or self.known is None:
+            return _rows_of_whole_landmarks(noise, miss)
+        return _rows_along_directions(
+            noise,
+            miss,
+            self.directions,
+            self.known,
+        )
+
+
+def noise_of_both_sides(
+    fixed_noise: Float[Array, "n d d"],
+    moving_noise: Float[Array, "n d d"],
+    jacobians: Float[Array, "n d d"],
+) -> Float[Array, "n d d"]:
+    """D = C_f + J C_m Jᵀ: the noise of both sides, where the fixed landmarks are."""
+    xp = namespace(fixed_noise, moving_noise, jacobians)
+    carried = xp.einsum("iab,ibc,idc->iad", jacobians, moving_noise, jacobians)
+    return fixed_noise + carried
+
+
+def _rows_of_whole_landmarks(noise: Float[Array, "n d d"], miss: Float[Array, "n d"]) -> Rows:
+    """H = C⁻¹, d rows for each landmark."""
+    n, d = miss.shape
+    factor = numerics.cholesky_small(noise)
+    operator = numerics.inverse_small(factor)
+    landmark = jnp.repeat(jnp.arange(n), d)
+    return Rows(
+        site=landmark,
+        operator=operator.reshape(n * d, d),
+        residual=jnp.einsum("iab,ib->ia", operator, miss).ravel(),
+        log_det=_log_det(factor),
+        group=landmark,
+        per_site=d,
+    )
+
+
+def _rows_along_directions(
+    noise: Float[Array, "n d d"],
+    miss: Float[Array, "n d"],
+    directions: Float[Array, "n d d"],
+    known: Int[Array, "k 2"],
+) -> Rows:
+    """H = C⁻¹B, CCᵀ = BDBᵀ: one row for each direction that is known."""
+    d = miss.shape[1]
+    landmark = known[:, 0]
+    place = known[:, 1]
+    counts = jnp.zeros(miss.shape).at[landmark, place].set(1.0)
+    turned = jnp.einsum("iab,ibc,idc->iad", directions, noise, directions)
+    # What is not known is uncoupled and of unit variance: its rows are left out below, and its
+    # part of the factor, the identity, neither reaches the others nor counts in the determinant.
+    both = counts[:, :, None] * counts[:, None, :]
+    completed = both * turned + (1 - both) * jnp.eye(d)
+    factor = numerics.cholesky_small(completed)
+    operator = numerics.inverse_small(factor) @ directions
+    residual = jnp.einsum("iab,ib->ia", operator, miss)
+    return Rows(
+        site=landmark,
+        operator=operator[landmark, place],
+        residual=residual[landmark, place],
+        log_det=_log_det(factor),
+        group=landmark,
+    )
+
+
+def _log_det(factor: Float[Array, "n d d"]) -> Scalar:
+    """Σ log|Dᵢ|, from the factors of Dᵢ = CCᵀ."""
+    diagonals = jnp.diagonal(factor, axis1=-2, axis2=-1)
+    logarithms = jnp.log(diagonals)
+    half = jnp.sum(logarithms)
+    return 2 * half
+
+
+def rows_of_known_directions(counts: np.ndarray) -> np.ndarray:
+    """(k, 2) landmark and place of each row, from the number of known directions of each."""
+    landmarks = np.arange(len(counts))
+    places = [np.arange(count) for count in counts]
+    columns = [
+        np.repeat(landmarks, counts),
+        np.concatenate(places),
+    ]
+    return np.stack(columns, axis=1)
