@@ -1,4 +1,4 @@
-"""The evidence along the length scale: the curve that the choice climbed, found again from the
+"""The evidence along the length scale: the curve that the estimation climbed, found again from the
 record alone."""
 
 import dataclasses
@@ -12,11 +12,12 @@ from scipy.spatial.distance import cdist
 
 import kunita
 import problems
-from kunita.inference.choice import Dials, length_scale_profile, search_for
+from kunita.inference.hyperparameters import Hyperparameters, SmallEvidence, build_search_box
+from kunita.inference.intervals import profile_length_scale
 from kunita.inference.sample import aligned_sample
-from kunita.jaxrun import programs
-from kunita.outputs import profile
-from kunita.outputs.profile import evidence_profile
+from kunita.jaxrun import programs, store
+from kunita.observations.landmarks import LandmarkObservations
+from kunita.outputs.profile import ProfileOptions, evidence_profile
 
 
 @functools.cache
@@ -50,7 +51,7 @@ def registered(way, model="small"):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_best_of_the_curve_is_the_choice(way):
+def test_the_best_of_the_curve_is_the_estimate(way):
     found = evidence_profile(registered(way))
     best = int(np.argmax(found.log_evidence))
     near = found.scales_mm[max(best - 1, 0) : best + 2]
@@ -61,14 +62,14 @@ def test_the_best_of_the_curve_is_the_choice(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_chosen_length_scale_comes_with_what_the_choice_said_of_it(way):
+def test_an_estimated_length_scale_comes_with_its_interval(way):
     reg = registered(way)
-    found, told = evidence_profile(reg), reg.chosen[0]
-    assert (found.chosen_mm, found.low, found.high, found.decided) == (
-        told.value,
-        told.low,
-        told.high,
-        told.decided,
+    found, estimated = evidence_profile(reg), reg.chosen[0]
+    assert (found.chosen_mm, found.low, found.high, found.identified) == (
+        estimated.value,
+        estimated.low,
+        estimated.high,
+        estimated.identified,
     )
     assert found.num_landmarks == 16
     assert np.all(np.diff(found.scales_mm) > 0)
@@ -78,9 +79,8 @@ def restricted_likelihood(reg, length_scale):
     """The log density of what the alignment does not explain: displacements projected off its
     basis."""
     noise = reg.noise
-    sample = aligned_sample(
-        reg.moving.points, reg.fixed.points, (noise, 0 * noise), reg.align, scaled=False
-    ).sample
+    observed = LandmarkObservations(reg.moving.points, reg.fixed.points, noise, 0 * noise)
+    sample = aligned_sample(observed, reg.align, scaled=False).sample
     n, d = sample.positions.shape
     kernel = reg.kernel.amplitude**2 * np.exp(
         -0.5 * (cdist(*[sample.positions] * 2) / length_scale) ** 2
@@ -104,11 +104,11 @@ def test_with_all_else_given_the_curve_is_the_likelihood_and_a_prior_about_a_thi
     np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-6)
     assert found.chosen_mm == 25.0 in scales
     assert np.isnan([found.low, found.high]).all()
-    assert not found.decided
+    assert not found.identified
 
 
 def test_the_other_parameters_follow():
-    """With amplitude and noise held at the choice nothing is better than with those that follow,
+    """With amplitude and noise held at the estimate nothing is better than with those that follow,
     but there."""
     reg = registered("all chosen")
     free = evidence_profile(reg)
@@ -124,11 +124,13 @@ def test_the_other_parameters_follow():
 def test_the_order_of_the_length_scales_does_not_matter():
     moving, fixed = landmarks()
     noise = np.tile(np.eye(3), (16, 1, 1))
-    sample = aligned_sample(moving, fixed, (noise, 0 * noise), "rigid", scaled=True).sample
-    dials = Dials(kunita.Gaussian)
-    search = search_for([sample], dials, given_noise=False, hyperprior=True)
+    observed = LandmarkObservations(moving, fixed, noise, 0 * noise)
+    sample = aligned_sample(observed, "rigid", scaled=True).sample
+    hyperparameters = Hyperparameters(kunita.Gaussian)
+    box = build_search_box([sample], hyperparameters, weak_prior=True)
+    small = SmallEvidence((sample,), hyperparameters, box)
     scales = np.geomspace(15, 200, 8)
-    curve = functools.partial(length_scale_profile, [sample], dials, search, search.start)
+    curve = functools.partial(profile_length_scale, small, box, box.start)
     mixed = np.random.default_rng(0).permutation(8)
     np.testing.assert_allclose(curve(scales[mixed]), curve(scales)[mixed], rtol=1e-12)
 
@@ -156,16 +158,16 @@ def test_landmarks_that_were_not_used_do_not_count():
     np.testing.assert_allclose(found.log_evidence, expected.log_evidence, atol=1e-4)
 
 
-def test_very_many_landmarks_are_thinned_by_chance_that_is_always_the_same(monkeypatch):
-    monkeypatch.setattr(profile, "MOST_LANDMARKS", 12)
-    one, other = (evidence_profile(registered("noise given")) for _ in range(2))
+def test_very_many_landmarks_are_thinned_by_chance_that_is_always_the_same():
+    few = ProfileOptions(most_landmarks=12)
+    one, other = (evidence_profile(registered("noise given"), few) for _ in range(2))
     assert one.num_landmarks == 12
     np.testing.assert_array_equal(one.log_evidence, other.log_evidence)
 
 
 def test_no_program_is_made_for_it_that_the_registration_did_not_have(monkeypatch, tmp_path):
     moving, fixed = landmarks(n=11)
-    monkeypatch.setattr(programs._shelf, "folder", tmp_path)
+    monkeypatch.setattr(programs._Kept, "store", store.ProgramStore(tmp_path))
     reg = register(moving, fixed)
     made = sorted(tmp_path.iterdir())
     assert made

@@ -1,12 +1,21 @@
-"""The choice of kernel and noise by the evidence: of the small model, of the flow, of one case and
-of many."""
+"""The estimate of kernel and noise by the evidence: of the small-deformation model, of the flow, of
+one case and of many."""
 
 import numpy as np
 import pytest
 
 import kunita
-from kunita.inference import choice, evidence
+from kunita.inference import small as small_model
+from kunita.inference.estimation import ENOUGH, estimate, estimate_without_each, flow_evidence
+from kunita.inference.hyperparameters import (
+    GivenParameters,
+    Hyperparameters,
+    build_search_box,
+    small_log_evidence,
+)
+from kunita.inference.intervals import DROP
 from kunita.inference.sample import aligned_sample
+from kunita.observations.landmarks import LandmarkObservations
 from kunita.registration import register
 from problems import gp_displaced
 
@@ -17,24 +26,29 @@ def sample_of(x, f, align="none", copies=None, moving_noise=0.0):
     rows = np.arange(len(x)) if copies is None else np.repeat(np.arange(len(x)), copies)
     often = None if copies is None else np.repeat(copies, copies).astype(float)
     unit = (np.ones(len(rows)) if often is None else often)[:, None, None] * np.eye(x.shape[1])
-    return aligned_sample(
-        x[rows], f[rows], (unit, moving_noise * unit), align, scaled=True, copies=often
-    ).sample
+    observed = LandmarkObservations(x[rows], f[rows], unit, moving_noise * unit)
+    return aligned_sample(observed, align, scaled=True, copies=often).sample
 
 
-def chosen(samples, dials=choice.Dials(kunita.Gaussian), model="endpoint", **more):  # noqa: B008
-    return choice.choose(
-        samples, dials, choice.search_for(samples, dials, given_noise=False, **more), model
-    )
+GAUSSIAN = Hyperparameters(kunita.Gaussian)
+
+
+def estimated(samples, hyperparameters=GAUSSIAN, model="endpoint"):
+    box = build_search_box(samples, hyperparameters)
+    return estimate(samples, hyperparameters, box, model)
+
+
+def with_kernel(kernel):
+    return Hyperparameters(kunita.Gaussian, given=GivenParameters(kernel))
 
 
 def flow(sample, theta):
-    return choice.flow_evidence(sample, choice.Dials(kunita.Gaussian), np.asarray(theta))[0]
+    return flow_evidence(sample, GAUSSIAN, np.asarray(theta))[0]
 
 
 def small(sample, kernel, sd):
     return float(
-        evidence.small_evidence(
+        small_model.small_evidence(
             kernel,
             sample.positions,
             sample.displacements,
@@ -44,7 +58,7 @@ def small(sample, kernel, sd):
     )
 
 
-def test_the_small_choice_maximises_the_evidence_and_finds_the_truth():
+def test_the_small_estimate_maximises_the_evidence_and_finds_the_truth():
     """60 landmarks from σ = 40, a = 6, noise 1: the maximum beats the truth, is near it, and knows
     how near."""
     rng = np.random.default_rng(3)
@@ -52,7 +66,7 @@ def test_the_small_choice_maximises_the_evidence_and_finds_the_truth():
     true = kunita.Gaussian(40.0, 6.0)
     root = np.linalg.cholesky(np.asarray(true.gram(x, x)) + 1e-9 * np.eye(60))
     sample = sample_of(x, x + root @ rng.normal(size=(60, 3)) + rng.normal(size=(60, 3)))
-    found = chosen([sample], model="small")
+    found = estimated([sample], model="small")
     value = lambda kernel, sd: small(sample, kernel, sd)
     best, scale, amplitude = (
         value(found.kernel, found.noise_scale), float(found.kernel.length_scale), float(found.kernel.amplitude),
@@ -62,8 +76,8 @@ def test_the_small_choice_maximises_the_evidence_and_finds_the_truth():
         assert best >= value(kunita.Gaussian(scale * factor, amplitude), found.noise_scale)
         assert best >= value(kunita.Gaussian(scale, amplitude * factor), found.noise_scale)
         assert best >= value(found.kernel, found.noise_scale * factor)
-    assert not found.undecided
-    for one, truth in zip(found.chosen, (40.0, 6.0, 1.0), strict=True):
+    assert not found.unidentified
+    for one, truth in zip(found.parameters, (40.0, 6.0, 1.0), strict=True):
         assert one.low < truth < one.high, one
 
 
@@ -73,11 +87,11 @@ def test_the_intervals_are_those_of_the_curvature():
     x, f = gp_displaced(15, seed=2)
     kernel = kunita.Gaussian(50.0, 4.0)
     sample = sample_of(x, f + np.random.default_rng(0).normal(size=f.shape))
-    found = chosen([sample], choice.Dials(kunita.Gaussian, given=kernel), model="small")
+    found = estimated([sample], with_kernel(kernel), model="small")
     log_s, h = np.log(found.noise_scale), 1e-3
     value = [small(sample, kernel, np.exp(log_s + step)) for step in (-h, 0, h)]
     sd = 1 / np.sqrt((2 * value[1] - value[0] - value[2]) / h**2)
-    (noise,) = found.chosen
+    (noise,) = found.parameters
     assert np.log(noise.high / noise.value) == pytest.approx(
         1.96 * sd, rel=0.03
     )  # their step is 0.05, ours 0.001
@@ -91,43 +105,40 @@ def test_listing_landmarks_more_than_once_changes_no_evidence(align):
     copies = np.array([1, 2, 3, 1, 1, 2, 1, 1, 1, 1, 1, 1])
     once, often = (sample_of(x, f, align, k, moving_noise=0.7) for k in (None, copies))
     for theta in ([4.0, 1.5, -0.5], [3.5, 1.0, 0.5]):
-        dials = choice.Dials(kunita.Gaussian)
-        one, two = (float(choice._small(dials, None, np.array(theta), s)[0]) for s in (once, often))
+        one, two = (
+            float(small_log_evidence(GAUSSIAN, None, np.array(theta), s)[0]) for s in (once, often)
+        )
         assert one == pytest.approx(two, abs=1e-7)
         assert flow(once, theta) == pytest.approx(flow(often, theta), abs=1e-3)  # rough fits
 
 
-def test_the_choice_maximises_the_evidence_of_the_flow():
-    """Large deformations, where the small model's optimum is another: no step around the choice
+def test_the_estimate_maximises_the_evidence_of_the_flow():
+    """Large deformations, where the small model's optimum is another: no step around the estimate
     gains anything."""
     x, f = gp_displaced(15, seed=5, length_scale=40.0, rms=18.0)
     sample = sample_of(x, f + np.random.default_rng(1).normal(size=f.shape), "rigid")
-    found = chosen([sample])
+    found = estimated([sample])
     best = flow(sample, found.theta)
-    assert found.followed
-    assert best >= flow(sample, chosen([sample], model="small").theta) + choice.ENOUGH
-    assert found.evidence == pytest.approx(best, abs=choice.ENOUGH)
+    assert found.at_maximum
+    assert best >= flow(sample, estimated([sample], model="small").theta) + ENOUGH
+    assert found.evidence == pytest.approx(best, abs=ENOUGH)
     for step in 0.15 * np.vstack([np.eye(3), -np.eye(3)]):
-        assert best >= flow(sample, found.theta + step) - choice.ENOUGH
+        assert best >= flow(sample, found.theta + step) - ENOUGH
 
 
-def test_the_choice_without_a_sample_is_the_choice_on_the_others():
+def test_the_estimate_without_a_sample_is_the_estimate_on_the_others():
     samples = [sample_of(*gp_displaced(12, seed=k, d=2), "rigid") for k in range(4)]
-    dials = choice.Dials(kunita.Gaussian)
     others = [[*samples[:i], *samples[i + 1 :]] for i in range(4)]
-    searches = [
-        choice.search_for(left, dials, given_noise=False, hyperprior=True) for left in others
-    ]
-    shared = choice.choose_without_each(samples, dials, searches)
-    for left, search, found in zip(others, searches, shared, strict=True):
-        alone = choice.choose(left, dials, search)
-        assert found.theta == pytest.approx(
-            alone.theta, abs=0.05
-        )  # a linear model of what is missing, shared
+    boxes = [build_search_box(left, GAUSSIAN, weak_prior=True) for left in others]
+    shared = estimate_without_each(samples, GAUSSIAN, boxes)
+    for left, box, found in zip(others, boxes, shared, strict=True):
+        alone = estimate(left, GAUSSIAN, box)
+        # a linear model of the correction, shared
+        assert found.theta == pytest.approx(alone.theta, abs=0.05)
 
 
-def test_what_is_not_told_is_said():
-    """Landmarks that only turned: no deformation, so no length scale and no amplitude to tell."""
+def test_what_is_not_identified_is_said():
+    """Landmarks that only turned: no deformation, so no length scale and no amplitude to identify."""
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 100, (12, 2))
     turn = np.array([[np.cos(0.3), -np.sin(0.3)], [np.sin(0.3), np.cos(0.3)]])
@@ -135,19 +146,19 @@ def test_what_is_not_told_is_said():
     with pytest.warns(kunita.KunitaWarning, match="do not determine the"):
         reg = register(x, fixed)
     scale = reg.chosen[0]
-    assert (scale.name, scale.decided) == ("length scale", False)
+    assert (scale.name, scale.identified) == ("length scale", False)
     for end in (
         scale.low,
         scale.high,
-    ):  # with this one held and the others chosen again, hardly anything is lost
+    ):  # with this one given and the others estimated again, hardly anything is lost
         with pytest.warns(kunita.KunitaWarning, match="do not determine the"):
             held = register(x, fixed, length_scale=end)
         assert (
-            held.evidence > reg.evidence - choice.DROP - 0.1
+            held.evidence > reg.evidence - DROP - 0.1
         )  # bisected, and the flow's is taken as linear
 
 
-def test_one_factor_on_given_noise_is_chosen_on_request():
+def test_one_factor_on_given_noise_is_estimated_on_request():
     """Covariances that are nine times too small, and very different from landmark to landmark: the
     factor is three."""
     rng = np.random.default_rng(4)
@@ -185,8 +196,8 @@ def test_what_is_given_is_kept():
     assert chosen.noise_mm == pytest.approx(0.5)
 
 
-def test_the_noise_is_chosen_under_the_kernel_that_is_given():
-    """A sum of kernels, and a rational quadratic of its own α: the chosen noise maximises their own
+def test_the_noise_is_estimated_under_the_kernel_that_is_given():
+    """A sum of kernels, and a rational quadratic of its own α: the estimated noise maximises their own
     evidence."""
     rng = np.random.default_rng(5)
     x = rng.uniform(0, 100, (12, 2))
@@ -195,7 +206,7 @@ def test_the_noise_is_chosen_under_the_kernel_that_is_given():
         kunita.Gaussian(30.0, 3.0) + kunita.Matern52(10.0, 0.5),
         kunita.RationalQuadratic(30.0, 3.0, alpha=3.0),
     ):
-        found = chosen([sample], choice.Dials(kunita.Gaussian, given=kernel), model="small")
+        found = estimated([sample], with_kernel(kernel), model="small")
         value = lambda s, k=kernel: small(sample, k, s)
         assert value(found.noise_scale) >= max(
             value(0.97 * found.noise_scale), value(1.03 * found.noise_scale)
@@ -203,7 +214,7 @@ def test_the_noise_is_chosen_under_the_kernel_that_is_given():
         assert found.kernel == kernel
 
 
-def test_where_nothing_can_be_chosen_the_guess_is_of_the_right_kind():
+def test_where_nothing_can_be_estimated_the_guess_is_of_the_right_kind():
     """Two landmarks: a factor on given noise is one, and one landmark's scales come from how far it
     moved."""
     x = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
