@@ -7,10 +7,13 @@ import pytest
 
 import kunita
 from kunita import numerics
+from kunita.errors import Outcome
 from kunita.flow import shooting, transport
-from kunita.inference import path_space, solve
+from kunita.inference import solve
+from kunita.inference.problem import Problem
+from kunita.inference.sample import aligned_sample
 from kunita.phantoms.shapes import circle, flower
-from problems import THREE, fit, gp_displaced, grid
+from problems import THREE, fit, gp_displaced, grid, noisy_landmarks, prepared
 
 PIECE = 1024
 """Points that are carried at a time, or four times the landmarks that each piece takes along, if
@@ -89,28 +92,30 @@ def test_truths_drawn_from_the_prior_converge(ratio, share):
 
 @pytest.mark.parametrize("align", ["translation", "rigid", "similarity", "affine"])
 def test_the_joint_fit_ends_where_its_equations_say(align):
-    """β̂ = 0, h(x̃)ᵀp₀ = 0, λ = Py, E* = ½yᵀPy."""
+    """β̂ = 0, h(x̃)ᵀp₀ = 0, λ = HᵀPy, E* = ½yᵀPy."""
     moving, fixed = gp_displaced(12, seed=3, rms=12.0)
     result = fit(kunita.Gaussian(50.0, 8.0), moving, fixed, 1.0, align)
     assert_solved(result)
-    trajectory, weights = (
-        result.trajectory,
-        numerics.simpson_weights(np.asarray(result.trajectory.times)),
-    )
-    linear = path_space.path_space_jit(
-        result.kernel, trajectory, weights, result.noise, result.trend
-    )
-    final = trajectory.momenta[-1]
-    flow = (linear.factor @ linear.factor.T) - numerics.block_diagonal(result.noise)
-    y = (result.targets - trajectory.positions[-1]).ravel() + flow @ final.ravel()
-    beta = jnp.linalg.solve(linear.design.T @ linear.solved_design, linear.solved_design.T @ y)
+    linear = result.linear
+    rows = linear.rows
+    design = np.asarray(linear.design)
+    final = np.asarray(result.trajectory.momenta[-1])
+    basis = np.asarray(result.trend.basis(result.trajectory.positions[0]))
+    p0 = np.asarray(result.trajectory.momenta[0])
+    assert np.abs(np.einsum("iab,ia->b", basis, p0)).max() < 1e-6
+    # the same regression from its matrices: S, H and what the rows say of the velocity path
+    h = numerics.block_diagonal(rows.blocks)
+    s = np.asarray(linear.factor) @ np.asarray(linear.factor).T
+    explained = (s - np.eye(len(s))) @ np.linalg.solve(h.T, final.ravel())
+    y = np.asarray(rows.residual) + explained
+    through = h @ design
+    known = np.linalg.solve(s, through)
+    beta = np.linalg.solve(through.T @ known, known.T @ y)
     assert np.abs(beta).max() < 1e-5
-    basis = result.trend.basis(trajectory.positions[0])
-    assert np.abs(jnp.einsum("iab,ia->b", basis, trajectory.momenta[0])).max() < 1e-6
-    dual = numerics.solve_cholesky(linear.factor, y - linear.design @ beta)
-    np.testing.assert_allclose(dual, final.ravel(), atol=1e-6)
+    weights = np.linalg.solve(s, y - through @ beta)
+    np.testing.assert_allclose(h.T @ weights, final.ravel(), atol=1e-6)
     # ½yᵀPy is the energy up to the quadrature of the covariance
-    assert float(0.5 * y @ dual) == pytest.approx(result.energy, rel=1e-4)
+    assert float(0.5 * y @ weights) == pytest.approx(result.energy, rel=1e-4)
 
 
 def test_time_steps_follow_the_measured_energy_drift():
@@ -127,15 +132,64 @@ def test_time_steps_follow_the_measured_energy_drift():
     assert wild.trajectory.drift <= 1e-8
 
 
-def test_a_failure_to_converge_is_said(monkeypatch):
-    monkeypatch.setattr(solve, "MAX_ITERATIONS", 1)
-    monkeypatch.setattr(solve, "LEVELS", (1.0,))
-    with pytest.warns(kunita.KunitaWarning, match="iterations ran out"):
-        reg = kunita.register(
-            *gp_displaced(12, seed=5, rms=8.0), kernel=kunita.Gaussian(50.0, 5.0), noise=0.1
-        )
-    assert not reg.converged
-    assert "NOT CONVERGED" in reg.summary()
+# ---------------------------------------------------------------------------------------- options
+
+
+def test_a_failure_to_converge_is_said():
+    """One step of each method is not enough, and no velocity path may help."""
+    problem, start = prepared()
+    hasty = solve.SolverOptions(max_iterations=1, path_steps=())
+    result = solve.solve(problem, start.alignment, options=hasty)
+    assert result.outcome is Outcome.ITERATIONS
+    assert result.gap_mm > hasty.tolerance_mm(problem)
+
+
+def test_a_search_without_patience_ends_at_rest():
+    """Where shooting alone does not come near, its last point means nothing."""
+    problem, start = prepared()
+    hasty = solve.SolverOptions(max_iterations=1, patient=False)
+    result = solve.solve(problem, start.alignment, options=hasty)
+    assert not result.converged
+    assert result.iterations <= 2  # one step by Gauss–Newton, and one by exact Newton
+    np.testing.assert_array_equal(result.trajectory.momenta, 0.0)
+
+
+def test_a_rough_search_knows_the_energy():
+    """Which is flat at the optimum: a residual of 10⁻³ of the noise costs 10⁻⁶."""
+    problem, start = prepared()
+    rough = solve.solve(problem, start.alignment, options=solve.ROUGH)
+    thorough = solve.solve(problem, start.alignment)
+    assert rough.converged
+    assert rough.iterations <= thorough.iterations
+    assert rough.energy == pytest.approx(thorough.energy, rel=1e-4)
+
+
+def test_the_answer_is_where_a_search_from_it_ends_at_once():
+    problem, start = prepared()
+    first = solve.solve(problem, start.alignment)
+    again = solve.solve(problem, first.alignment, first.trajectory.momenta[0])
+    assert again.converged
+    assert again.iterations <= 1
+    assert again.energy == pytest.approx(first.energy, rel=1e-10)
+
+
+def test_uncertain_moving_landmarks_have_the_noise_that_the_fitted_map_carries_over():
+    """D = C_f + J C_m Jᵀ at the answer, J of alignment and flow."""
+    observed = noisy_landmarks()
+    aligned = aligned_sample(observed, "rigid", scaled=False).sample
+    problem = Problem(kunita.Gaussian(50.0, 8.0), aligned.observed, aligned.trend)
+    result = solve.solve(problem, aligned.start)
+    assert_solved(result)
+    jacobians = np.asarray(result.trajectory.jacobians[-1]) @ result.alignment.matrix
+    carried = jacobians @ observed.moving_noise @ jacobians.swapaxes(1, 2)
+    noise = observed.fixed_noise + carried
+    miss = aligned.observed.fixed - np.asarray(result.trajectory.positions[-1])
+    force = np.linalg.solve(noise, miss[..., None])[..., 0]
+    np.testing.assert_allclose(result.trajectory.momenta[-1], force, atol=1e-5)
+    assert result.noise_log_det == pytest.approx(np.linalg.slogdet(noise)[1].sum(), rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------------- noise
 
 
 def test_one_vague_landmark_does_not_hold_up_the_others():

@@ -1,8 +1,8 @@
-"""Marginal likelihood: how well a prior explains the landmarks, in three forms."""
+"""Marginal likelihood: how well a prior explains the observations."""
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from kunita import numerics
 from kunita.flow import shooting
@@ -11,58 +11,69 @@ from kunita.inference.solve import Fit
 from kunita.jaxrun.doors import Array, Scalar
 from kunita.jaxrun.programs import SMALL_MATRIX, compiled
 from kunita.kernels import AbstractKernel
+from kunita.observations.base import Information
+
+Count = int | Int[Array, ""]
+
+
+def evidence_of(fit: Fit) -> float:
+    """The log evidence around a fitted flow."""
+    noise = fit.noise_log_det
+    return float(gauss_newton_evidence(fit.linear, fit.energy, noise, fit.num_rows))
 
 
 @compiled(hasty=SMALL_MATRIX)
-def gauss_newton_evidence(linear: AbstractPathSpace, energy: Scalar) -> Scalar:
-    """Log p(F) ≈ −E* − ½logdet S − ½logdet(HᵀS⁻¹H) − ½(nd − b)log 2π, around the fitted flow.
+def gauss_newton_evidence(
+    linear: AbstractPathSpace, energy: Scalar, noise_log_det: Scalar, num_rows: Count
+) -> Scalar:
+    """log p ≈ −E* − ½log|S| − ½log|R| − ½log|A| − ½(k − b)log 2π, around the fitted flow.
 
-    Laplace's approximation over velocity paths; with a trend, under its flat prior (restricted
-    likelihood).
+    Laplace's approximation over velocity paths for k observed numbers, R their noise before
+    whitening; with a trend of b parameters under its flat prior (restricted likelihood), A =
+    (Jh)ᵀQ(Jh). For landmarks |S||R| = |Λ_XX + D|.
     """
-    log_det_a = 2 * jnp.sum(jnp.log(jnp.diag(linear.trend_factor)))
-    freedom = len(linear.design) - len(linear.trend_factor)
-    return -energy - 0.5 * (linear.log_det() + log_det_a + freedom * jnp.log(2 * jnp.pi))
+    trend_factor = linear.trend_factor
+    log_det_a = numerics.log_det_of_factor(trend_factor)
+    log_dets = linear.log_det() + noise_log_det + log_det_a
+    freedom = num_rows - len(trend_factor)
+    constant = freedom * jnp.log(2 * jnp.pi)
+    half = 0.5 * (log_dets + constant)
+    return -energy - half
 
 
 def full_evidence(fit: Fit) -> Scalar:
-    """Log p(F) ≈ −E* − ½logdet[2π(B_q + DB_p)Jᵀ]: Laplace with the second derivative of the flow,
-    without a trend.
+    """log p ≈ −E* − ½log|(B_p + MB_q)Jᵀ| − ½log|R| − ½k log 2π, without a trend.
+
+    Laplace's approximation with the second derivative of the flow. For landmarks |R||B_p + MB_q| is
+    |B_q + DB_p|.
     """
-    q0, p0, times = fit.trajectory.positions[0], fit.trajectory.momenta[0], fit.trajectory.times
-    b_q, b_p = jax.jacfwd(lambda p: shooting.endpoint(fit.kernel, q0, p, times))(p0)
-    full = b_q + jnp.einsum("iab,ibjc->iajc", fit.noise, b_p)
-    full = jnp.einsum("iajb,jcb->iajc", full, fit.trajectory.jacobians[-1]).reshape(
-        p0.size, p0.size
-    )
-    sign, log_det = jnp.linalg.slogdet(2 * jnp.pi * full)
-    return jnp.where(sign > 0, -fit.energy - 0.5 * log_det, -jnp.inf)
+    trajectory = fit.trajectory
+    observations = fit.problem.observations
+    arrived = trajectory.positions[-1]
+    information = observations.information(arrived, fit.jacobians)
+    matrix = second_variation(fit.kernel, trajectory, information)
+    sign, log_det = jnp.linalg.slogdet(matrix)
+    constant = information.num_rows * jnp.log(2 * jnp.pi)
+    log_dets = log_det + information.log_det
+    half = 0.5 * (log_dets + constant)
+    value = -fit.energy - half
+    return jnp.where(sign > 0, value, -jnp.inf)
 
 
-def small_evidence(
-    kernel: AbstractKernel,
-    positions: Float[Array, "n d"],
-    displacements: Float[Array, "n d"],
-    basis: Float[Array, "n d b"],
-    noise: Float[Array, "n ..."],
-) -> Scalar:
-    """The exact evidence of the small-deformation model, y ~ N(hβ, K⊗I + D) with β flat.
+def second_variation(
+    kernel: AbstractKernel, trajectory: shooting.Trajectory, information: Information
+) -> Float[Array, "nd nd"]:
+    """(B_p + MB_q)Jᵀ, with B_q and B_p the derivatives of q(1) and p(1) in p₀."""
+    q0, p0 = trajectory.at(0)
+    size = p0.size
 
-    Isotropic noise, (n,) variances, needs only an n×n factor; full noise, (n, d, d), an nd×nd one.
-    """
-    n, d = positions.shape
-    gram = kernel.gram(positions, positions)
-    if noise.ndim == 1:
-        factor, copies = numerics.cholesky(gram + jnp.diag(noise), jitter=0.0), d
-        whiten = lambda v: numerics.solve_lower(factor, v.reshape(n, -1)).reshape(n * d, -1)
-    else:
-        full = jnp.kron(gram, jnp.eye(d)) + numerics.block_diagonal(noise)
-        factor, copies = numerics.cholesky(full, jitter=0.0), 1
-        whiten = lambda v: numerics.solve_lower(factor, v.reshape(n * d, -1))
-    y, h = whiten(displacements)[:, 0], whiten(basis)
-    trend = numerics.cholesky(h.T @ h, jitter=0.0)
-    misfit = y @ y - jnp.sum(numerics.solve_lower(trend, h.T @ y) ** 2)
-    log_det = 2 * copies * jnp.sum(jnp.log(jnp.diag(factor))) + 2 * jnp.sum(
-        jnp.log(jnp.diag(trend))
-    )
-    return -0.5 * (misfit + log_det + (n * d - h.shape[1]) * jnp.log(2 * jnp.pi))
+    def endpoint(momenta: Float[Array, "n d"]) -> shooting.Phase:
+        return shooting.endpoint(kernel, q0, momenta, trajectory.times)
+
+    b_q, b_p = jax.jacfwd(endpoint)(p0)
+    by_site = b_q.reshape(*q0.shape, size)
+    product = information.product(by_site)
+    full = product.reshape(b_p.shape) + b_p
+    jacobians = trajectory.jacobians[-1]
+    carried = jnp.einsum("iajb,jcb->iajc", full, jacobians)
+    return carried.reshape(size, size)

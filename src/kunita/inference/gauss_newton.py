@@ -1,120 +1,294 @@
-"""Path-space Gauss–Newton with a memory: the cheapest method, for small and moderate deformations."""
+"""Path-space Gauss–Newton with a memory: the cheapest search, for moderate deformations."""
 
 import dataclasses
-from collections.abc import Iterator
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from kunita.flow.control import Guided
+from kunita import numerics
 from kunita.inference.path_space import AbstractPathSpace, linearise
-from kunita.inference.problem import SEARCH_DRIFT, Errors, Problem, State, Step, advance, settle
+from kunita.inference.problem import (
+    Problem,
+    Residual,
+    State,
+    Step,
+    advance,
+    in_mm,
+)
+from kunita.inference.search import AbstractHostPoint, AbstractSearch, Truth, branch
+from kunita.jaxrun.doors import Array, Scalar, namespace
 from kunita.jaxrun.programs import SMALL_MATRIX, compiled
 
-MEMORY = 16
-"""How many past steps are remembered."""
+RIDGE = 1e-14
+"""On the squares of past changes of unit length: what they do not tell apart is left alone."""
 
-Secants = tuple[tuple[Step, Errors], ...]
-"""Steps that were taken, and by how much each changed the errors."""
+WINDOW = 5
+"""A search that did not halve its residual in so many steps is too slow to go on."""
 
-STILL_GOOD = 0.6
-"""A linearised model that reduces the misfit below this fraction in one step is used for the next
-one, too."""
+SLACK = 1e-9
+"""By this share of itself the energy may rise in a step: rounding where the search ends."""
 
-gauss_newton_step = compiled(AbstractPathSpace.step, hasty=SMALL_MATRIX)
-
-
-def path_space_at(problem: Problem, state: State) -> AbstractPathSpace:
-    """The linearised model at a point of the search."""
-    controls = problem.simplified.controls
-    return linearise(problem.kernel, state.trajectory, problem.noise, problem.trend, controls)
+SLACK_OF_CONTROLS = 1e-7
+"""The same with control points, which the optimality conditions are blind to."""
 
 
-@dataclasses.dataclass
-class Memory:
-    """What the method knows of the neighbourhood: past steps, and a linearised model that still
-    serves.
+@dataclasses.dataclass(frozen=True)
+class GaussNewtonOptions:
+    """How the search steps.
 
-    A model is used again while the misfit falls below `STILL_GOOD` of what it was; the past steps
-    correct it.
+    Args:
+        memory: how many past steps are remembered.
+        halvings: how often a plain step is halved while the energy does not fall.
+        keep_below: a linear model whose step brings the residual below this fraction of what it
+            was serves for the next step too.
     """
 
-    secants: Secants = ()
-    linear: AbstractPathSpace | None = None
+    memory: int = 16
+    halvings: int = 0
+    keep_below: float = 0.6
 
 
+class Memory(eqx.Module):
+    """Past steps, the latest first, and by how much each changed the residual; zeros before any."""
+
+    steps: Step
+    changes: Residual
+
+    @classmethod
+    def empty(cls, state: State, length: int) -> "Memory":
+        """Before any step."""
+        residual = state.residual
+        blank_force = np.zeros((length, *residual.force.shape))
+        blank_trend = np.zeros((length, *residual.trend.shape))
+        return cls(
+            steps=Step(blank_trend, blank_force),
+            changes=Residual(blank_force, blank_trend),
+        )
+
+    @property
+    def is_empty(self) -> Truth:
+        latest = self.changes.force[0]
+        xp = namespace(latest)
+        return xp.all(latest == 0)
+
+    def after(self, step: Step, change: Residual) -> "Memory":
+        """With one more step, and without the oldest."""
+        return Memory(
+            steps=jax.tree.map(_push, self.steps, step),
+            changes=jax.tree.map(_push, self.changes, change),
+        )
+
+
+def _push(past: Float[Array, "m ..."], new: Float[Array, "..."]) -> Float[Array, "m ..."]:
+    xp = namespace(past, new)
+    kept = past[:-1]
+    return xp.concatenate([new[None], kept])
+
+
+@compiled(hasty=SMALL_MATRIX)
 def secant_step(
-    linear: AbstractPathSpace, errors: Errors, secants: Secants, variance: float
+    linear: AbstractPathSpace,
+    residual: Residual,
+    memory: Memory,
+    local: Float[Array, "n d d"],
+    unit: Scalar,
 ) -> Step:
     """Undo what past steps did, and leave the rest to Gauss–Newton (Anderson's acceleration).
 
-    With past steps ΔZ that changed the errors by ΔE, and γ = argmin |e − ΔEγ|, the step is GN(e −
-    ΔEγ) − ΔZγ. Where the errors are linear in the steps this is what GMRES would do, at no cost
-    beyond the steps that are taken anyway. The kernel's variance makes a pull (1/mm) comparable to
-    a gap (mm).
+    With past steps ΔZ that changed the residual by ΔE, and γ = argmin |e − ΔEγ|, the step is
+    GN(e − ΔEγ) − ΔZγ. Where the residual is linear in the steps this is what GMRES would do, at no
+    cost beyond the steps that are taken anyway. Lengths are in mm. γ comes from the normal
+    equations, every change brought to unit length (and where there is none, to zero).
+
+    Args:
+        linear: the linear model.
+        residual: of the optimality conditions, e.
+        memory: ΔZ and ΔE.
+        local, unit: what turns a residual into mm (`local_variance` and `unit_variance`).
     """
-    stack = lambda column: jax.tree.map(lambda *past: np.stack(past, axis=-1), *column)
-    steps, changes = (stack(column) for column in zip(*secants, strict=True))
-    in_mm = lambda e: np.concatenate([e.gap.reshape(-1, *e.gap.shape[2:]), variance * e.pull])
-    share = np.linalg.lstsq(in_mm(changes), in_mm(errors), rcond=1e-8)[0]
-    rest = jax.tree.map(lambda e, change: e - change @ share, errors, changes)
-    return jax.tree.map(
-        lambda new, past: new - past @ share, gauss_newton_step(linear, rest), steps
-    )
+    now = _flat(in_mm(residual, local, unit))
+    changes = _flat(in_mm(memory.changes, local, unit))
+    share = _share_of_changes(now, changes)
+
+    def without_past(now: Array, past: Array) -> Array:
+        explained = jnp.tensordot(share, past, 1)
+        return now - explained
+
+    rest = jax.tree.map(without_past, residual, memory.changes)
+    plain = linear.step(rest)
+    return jax.tree.map(without_past, plain, memory.steps)
 
 
-def candidates(
-    linear: AbstractPathSpace, state: State, secants: Secants, variance: float, halvings: int
-) -> Iterator[tuple[Step, Secants]]:
-    """Steps to try in turn, with what to remember if one is taken: a secant step, then ever shorter
-    plain ones.
+def _share_of_changes(now: Float[Array, " e"], changes: Float[Array, "m e"]) -> Float[Array, " m"]:
+    """γ = argmin |e − ΔEγ|."""
+    squares = jnp.sum(changes**2, axis=-1)
+    lengths = jnp.sqrt(squares)
+    safe = jnp.where(lengths > 0, lengths, 1.0)
+    units = changes / safe[:, None]
+    ridge = RIDGE * jnp.eye(len(units))
+    normal = units @ units.T + ridge
+    factor = numerics.cholesky(normal, jitter=0.0)
+    along_units = numerics.solve_cholesky(factor, units @ now)
+    return along_units / safe
+
+
+def _flat(residual: Residual) -> Float[Array, "*m e"]:
+    """Both parts of a residual in one vector."""
+    trend = residual.trend
+    several = trend.shape[:-1]
+    force = residual.force.reshape(*several, -1)
+    return jnp.concatenate([force, trend], axis=-1)
+
+
+def _first_residuals(state: State) -> Float[Array, " w"]:
+    """The latest residuals where there is one only."""
+    xp = namespace(state.residual_mm)
+    unknown = xp.full(WINDOW, xp.inf)
+    return _push(unknown, state.residual_mm)
+
+
+class Descent(AbstractHostPoint):
+    """Where the search is, and what it knows of the neighbourhood.
+
+    Args:
+        state: the point.
+        linear: a linear model, made there or not far away.
+        fresh: whether it was made there.
+        outdated: whether it is to be made again before the next step.
+        memory: past steps.
+        length: of the next plain step, as a fraction of the whole one.
+        recent: the latest residuals, mm, the newest first.
+        best_before: the least of those before them.
+        moved: whether the last step was taken.
+        stuck: whether no step leads further.
     """
-    if secants:
-        yield secant_step(linear, state.errors, secants, variance), secants
-    plain = gauss_newton_step(linear, state.errors)
-    for k in range(halvings + 1):
-        yield plain * 0.5**k, ()
+
+    state: State
+    linear: AbstractPathSpace
+    fresh: Truth
+    outdated: Truth
+    memory: Memory
+    length: Scalar
+    recent: Float[Array, " w"]
+    best_before: Scalar
+    moved: Truth
+    stuck: Truth
 
 
-def gauss_newton(
-    problem: Problem,
-    state: State,
-    tolerance: float,
-    halvings: int = 4,
-    max_drift: float = SEARCH_DRIFT,
-    memory: Memory | None = None,
-) -> Iterator[State]:
-    """Gauss–Newton steps, shortened while the energy does not fall; ends when converged or too slow
-    to go on.
+class GaussNewton(AbstractSearch[Descent]):
+    """Gauss–Newton steps with a memory, each of which must not raise the energy.
+
+    A step that would raise it is tried again: without the memory, then with the linear model made
+    anew, then at half the length. The linear model is used again while it serves; past steps
+    correct it.
+
+    Args:
+        tolerance: where it has converged, mm.
+        options: how it steps.
     """
-    memory = Memory() if memory is None else memory
-    variance, misfits = float(problem.kernel.variance), [state.misfit]
-    while misfits[-1] > tolerance and not misfits[-1] > 0.5 * min(misfits[:-5], default=np.inf):
-        fresh = memory.linear is None
-        linear = path_space_at(problem, state) if memory.linear is None else memory.linear
-        options = candidates(linear, state, memory.secants, variance, halvings if fresh else 0)
-        trials = ((step, kept, advance(problem, state, step)) for step, kept in options)
-        found = next((t for t in trials if descends(state, t[2])), None)
-        if found is None and fresh:
-            return
-        if found is None:
-            memory.linear = None
-            continue
-        step, kept, trial = found
-        memory.secants = (*kept, (step, jax.tree.map(np.subtract, trial.errors, state.errors)))[
-            -MEMORY:
-        ]
-        memory.linear = linear if trial.misfit < STILL_GOOD * state.misfit else None
-        state = settle(problem, trial, max_drift)
-        misfits.append(state.misfit)
-        yield state
+
+    tolerance: Scalar
+    options: GaussNewtonOptions = eqx.field(static=True, default=GaussNewtonOptions())
+
+    def init(self, problem: Problem, start: State) -> Descent:
+        return Descent(
+            state=start,
+            linear=linearise(problem.simplified, start),
+            fresh=np.bool_(True),
+            outdated=np.bool_(False),
+            memory=Memory.empty(start, self.options.memory),
+            length=np.ones(()),
+            recent=_first_residuals(start),
+            best_before=np.full((), np.inf),
+            moved=np.bool_(False),
+            stuck=np.bool_(False),
+        )
+
+    def resume(self, descent: Descent, state: State) -> Descent:
+        """Go on from another state nearby with what is known of the neighbourhood."""
+        return dataclasses.replace(
+            descent,
+            state=state,
+            fresh=np.bool_(False),
+            length=np.ones(()),
+            recent=_first_residuals(state),
+            best_before=np.full((), np.inf),
+            moved=np.bool_(False),
+            stuck=np.bool_(False),
+        )
+
+    def ended(self, descent: Descent) -> Truth:
+        now = descent.state.residual_mm
+        converged = now <= self.tolerance
+        slow = now > 0.5 * descent.best_before
+        return converged | slow | descent.stuck
+
+    def step(self, problem: Problem, descent: Descent) -> Descent:
+        state = descent.state
+        linear = branch(
+            descent.outdated,
+            lambda: linearise(problem.simplified, state),
+            lambda: descent.linear,
+        )
+        fresh = descent.fresh | descent.outdated
+        step = secant_step(
+            linear, state.residual, descent.memory, state.local_variance, state.unit_variance
+        )
+        step = step * descent.length
+        trial = advance(problem, state, step)
+        return branch(
+            descends(problem, state, trial),
+            lambda: self._taken(descent, linear, step, trial),
+            lambda: self._refused(descent, linear, fresh),
+        )
+
+    def _taken(
+        self, descent: Descent, linear: AbstractPathSpace, step: Step, trial: State
+    ) -> Descent:
+        """At the new point, with one more step in the memory."""
+        state = descent.state
+        change = jax.tree.map(lambda new, old: new - old, trial.residual, state.residual)
+        serves = trial.residual_mm < self.options.keep_below * state.residual_mm
+        xp = namespace(trial.residual_mm, descent.recent)
+        oldest = descent.recent[-1]
+        return Descent(
+            state=trial,
+            linear=linear,
+            fresh=np.bool_(False),
+            outdated=~serves,
+            memory=descent.memory.after(step, change),
+            length=xp.ones(()),
+            recent=_push(descent.recent, trial.residual_mm),
+            best_before=xp.minimum(descent.best_before, oldest),
+            moved=np.bool_(True),
+            stuck=np.bool_(False),
+        )
+
+    def _refused(self, descent: Descent, linear: AbstractPathSpace, fresh: Truth) -> Descent:
+        """At the same point: drop the memory, or renew the linear model, or halve the step."""
+        empty = descent.memory.is_empty
+        shortest = descent.length <= 0.5**self.options.halvings
+        xp = namespace(descent.recent)
+        halve = empty & fresh & ~shortest
+        return dataclasses.replace(
+            descent,
+            memory=jax.tree.map(xp.zeros_like, descent.memory),
+            linear=linear,
+            fresh=fresh,
+            outdated=empty & ~fresh,
+            length=xp.where(halve, 0.5 * descent.length, descent.length),
+            moved=np.bool_(False),
+            stuck=empty & fresh & shortest,
+        )
 
 
-def descends(old: State, new: State) -> bool:
-    """Whether a trial can be trusted and does not raise the energy.
-
-    Beyond rounding, that is; where there are control points, which the equations of the optimum are
-    blind to, beyond what these leave out.
-    """
-    slack = 1e-7 if isinstance(old.trajectory, Guided) else 1e-12
-    return new.trusted and bool(new.energy <= old.energy * (1 + slack))
+def descends(problem: Problem, old: State, new: State) -> Truth:
+    """Whether a trial can be trusted and does not raise the energy, beyond rounding."""
+    share = SLACK if problem.controls is None else SLACK_OF_CONTROLS
+    slack = share * abs(old.energy)
+    limit = old.energy + slack
+    falls = new.compared_energy <= limit
+    return new.is_trusted & falls

@@ -1,88 +1,164 @@
-"""Exact Newton on the two equations of the optimum: follows the path of optima, and finishes."""
+"""Exact Newton on the two optimality conditions: it finishes a search that has come near the
+answer.
+"""
 
-from collections.abc import Iterator
+import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from kunita import numerics
-from kunita.inference.gauss_newton import path_space_at
-from kunita.inference.path_space import AbstractPathSpace
+from kunita.inference.path_space import AbstractPathSpace, linearise
 from kunita.inference.problem import (
-    SEARCH_DRIFT,
-    Errors,
     Problem,
+    Residual,
     State,
     Step,
     advance,
     arrival,
     departure,
-    errors_of,
+    in_mm,
     no_step,
-    settle,
+    observed,
+    residual_of,
 )
+from kunita.inference.search import AbstractHostPoint, AbstractSearch, Truth, branch
+from kunita.jaxrun.doors import Scalar
 from kunita.jaxrun.programs import compiled
 
+SHORTEST = 0.125
+"""The shortest step that is tried, as a fraction of the whole one."""
 
-def errors_after(problem: Problem, state: State, step: Step) -> Errors:
-    """The errors as a function of a step from a state."""
+
+def residual_after(problem: Problem, state: State, step: Step) -> Residual:
+    """The residual as a function of a step from a state, the noise as it is at the state."""
     _, start = departure(problem, state.alignment, state.momenta, step)
-    return errors_of(problem, start, arrival(problem, start, state.trajectory.times))
+    times = state.trajectory.times
+    end = arrival(problem, start, times)
+    arrived, _ = end
+    information = observed(problem, arrived, state.jacobians)
+    return residual_of(problem, start, end, information.force)
 
 
 @compiled
 def newton_step(problem: Problem, state: State) -> Step:
-    """(B_q + DB_p)δp₀ + (…)β = F − φ₁ − Dλ together with the trend's equation, by forward
-    differentiation.
+    """(MB_q + B_p)δp₀ + (…)β = Hᵀr − λ together with the trend's equation.
+
+    The matrix is formed by forward differentiation. Residuals are in mm, so that no row is far
+    larger than another.
     """
     origin, unpack = ravel_pytree(no_step(problem))
-    flat = lambda w: ravel_pytree(errors_after(problem, state, unpack(w)))[0]
-    slope = numerics.matrix_of(lambda v: jax.jvp(flat, (origin,), (v,))[1], origin.size)
-    return unpack(jnp.linalg.solve(slope, -flat(origin)))
+
+    def flat(coordinates: jax.Array) -> jax.Array:
+        residual = residual_after(problem, state, unpack(coordinates))
+        scaled = in_mm(residual, state.local_variance, state.unit_variance)
+        vector, _ = ravel_pytree(scaled)
+        return vector
+
+    def along(tangent: jax.Array) -> jax.Array:
+        _, change = jax.jvp(flat, (origin,), (tangent,))
+        return change
+
+    slope = numerics.matrix_of(along, origin.size)
+    solution = jnp.linalg.solve(slope, -flat(origin))
+    return unpack(solution)
 
 
 @compiled
 def newton_step_by_products(problem: Problem, state: State, linear: AbstractPathSpace) -> Step:
-    """The same by GMRES, preconditioned with the path-space Gauss–Newton step, which is this one
-    with Λ for B_qJᵀ.
+    """The same by GMRES, preconditioned with the Gauss–Newton step, which has Λ for B_qJᵀ."""
+    unit = state.unit_variance
+    precision = numerics.inverse_small(state.local_variance)
 
-    The kernel's variance makes a pull (1/mm) comparable to a gap (mm).
-    """
-    unit = problem.kernel.variance
-    to_mm = lambda errors: Errors(errors.gap, unit * errors.pull)
-    from_mm = lambda errors: Errors(errors.gap, errors.pull / unit)
+    def from_mm(residual: Residual) -> Residual:
+        force = jnp.einsum("iab,ib->ia", precision, residual.force)
+        trend = residual.trend / unit
+        return Residual(force, trend)
 
-    def product(errors: Errors) -> Errors:
-        after = lambda step: errors_after(problem, state, step)
-        _, change = jax.jvp(after, (no_step(problem),), (linear.step(from_mm(errors)),))
-        return jax.tree.map(jnp.negative, to_mm(change))
+    def after(step: Step) -> Residual:
+        return residual_after(problem, state, step)
 
-    gmres = jax.scipy.sparse.linalg.gmres
-    errors, _ = gmres(
-        product, to_mm(state.errors), tol=1e-3, restart=20, maxiter=1, solve_method="incremental"
+    def product(residual: Residual) -> Residual:
+        step = linear.step(from_mm(residual))
+        staying = no_step(problem)
+        _, change = jax.jvp(after, (staying,), (step,))
+        in_units = in_mm(change, state.local_variance, unit)
+        return jax.tree.map(jnp.negative, in_units)
+
+    residual, _ = jax.scipy.sparse.linalg.gmres(
+        product,
+        in_mm(state.residual, state.local_variance, unit),
+        tol=1e-3,
+        restart=20,
+        maxiter=1,
+        solve_method="incremental",
     )
-    return linear.step(from_mm(errors))
+    return linear.step(from_mm(residual))
 
 
-def exact_newton(
-    problem: Problem, state: State, tolerance: float, max_drift: float = SEARCH_DRIFT
-) -> Iterator[State]:
-    """Exact Newton steps, shortened until the gap closes and the energy does not rise."""
-    while state.misfit > tolerance:
+class Pursuit(AbstractHostPoint):
+    """Where the search is, the step that is tried, at which length, and how the last trial went."""
+
+    state: State
+    direction: Step
+    length: Scalar
+    moved: Truth
+    stuck: Truth
+
+
+class ExactNewton(AbstractSearch[Pursuit]):
+    """Exact Newton steps, shortened until the residual falls and the energy does not rise."""
+
+    tolerance: Scalar
+
+    def init(self, problem: Problem, start: State) -> Pursuit:
+        return Pursuit(
+            state=start,
+            direction=no_step(problem),
+            length=np.ones(()),
+            moved=np.bool_(True),
+            stuck=np.bool_(False),
+        )
+
+    def ended(self, pursuit: Pursuit) -> Truth:
+        converged = pursuit.state.residual_mm <= self.tolerance
+        return converged | pursuit.stuck
+
+    def step(self, problem: Problem, pursuit: Pursuit) -> Pursuit:
+        state = pursuit.state
+        direction = branch(
+            pursuit.moved,
+            lambda: self._direction(problem, state),
+            lambda: pursuit.direction,
+        )
+        trial = advance(problem, state, direction * pursuit.length)
+        shorter = dataclasses.replace(
+            pursuit,
+            direction=direction,
+            length=0.5 * pursuit.length,
+            moved=np.bool_(False),
+            stuck=pursuit.length <= SHORTEST,
+        )
+        return branch(
+            closes(state, trial, 0.5 * pursuit.length),
+            lambda: dataclasses.replace(self.init(problem, trial), direction=direction),
+            lambda: shorter,
+        )
+
+    def _direction(self, problem: Problem, state: State) -> Step:
         if problem.is_small:
-            step = newton_step(problem, state)
-        else:
-            step = newton_step_by_products(problem, state, path_space_at(problem, state))
-        trials = ((t, advance(problem, state, step * t)) for t in (1.0, 0.5, 0.25, 0.125))
-        trial = next((new for t, new in trials if closes_gap(state, new, 0.5 * t)), None)
-        if trial is None:
-            return
-        state = settle(problem, trial, max_drift)
-        yield state
+            return newton_step(problem, state)
+        linear = linearise(problem.simplified, state)
+        return newton_step_by_products(problem, state, linear)
 
 
-def closes_gap(old: State, new: State, share: float) -> bool:
-    """Whether a trial closes this share of the gap without raising the energy (beyond rounding)."""
-    limit = float(old.energy) + 1e-9 * abs(float(old.energy)) + 1e-12
-    return new.trusted and float(new.energy) <= limit and new.misfit <= (1 - share) * old.misfit
+def closes(old: State, new: State, share: Scalar) -> Truth:
+    """Whether a trial takes this share off the residual and does not raise the energy."""
+    slack = 1e-9 * abs(old.energy)
+    limit = old.energy + slack + 1e-12
+    descends = new.compared_energy <= limit
+    target = (1 - share) * old.residual_mm
+    closer = new.residual_mm <= target
+    return new.is_trusted & descends & closer

@@ -1,26 +1,21 @@
-"""Find the most probable flow: continuation in the noise, and four methods from cheap to robust.
+"""Find the most probable flow: cheap steps first, a robust search where these lose their way.
 
-A level of the continuation multiplies the noise D by c ≥ 1. Within a level the cheapest method goes
-first, and the next one when it stalls:
+1. Path-space Gauss–Newton by shooting (`gauss_newton`) needs only the covariance Λ of the flow.
+   Most problems end there.
+2. Where it does not converge, Gauss–Newton over velocity paths (`paths`) comes near the answer from
+   rest, and exact Newton (`newton`) finishes.
 
-1. path-space Gauss–Newton (`gauss_newton`): needs only the covariance Λ_XX of the flow;
-2. exact Newton (`newton`), damped: follows the path of optima, and finishes;
-3. Levenberg–Marquardt in the initial momenta (`trust_region`): a trust region on the Gauss–Newton
-Hessian;
-4. a trust region on the exact Hessian, for the largest deformations.
-
-Each is compiled when it is first needed. Many landmarks are solved through control points
-(`flow.control`), if the kernel is smooth enough for that, few of them to begin with; what they
-leave out is measured, and where it is too much, or the search fails, all landmarks carry their own
-momentum as usual.
+Each is compiled when it is first needed. Many sites are solved through control points
+(`flow.control`), if the kernel is smooth enough for that, few of them to begin with. What they
+leave out is measured. Where it is too much, or the search fails, all sites carry their own
+momentum.
 """
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -29,13 +24,18 @@ from kunita import numerics
 from kunita.errors import Outcome
 from kunita.flow import shooting
 from kunita.flow.control import Controls, choose_controls, displacement_by_truncation
-from kunita.inference.gauss_newton import Memory, gauss_newton
-from kunita.inference.newton import exact_newton
-from kunita.inference.path_space import AbstractPathSpace, LowRankPathSpace, linearise, path_space
+from kunita.flow.transport import landmark_path
+from kunita.inference import paths
+from kunita.inference.gauss_newton import Descent, GaussNewton, GaussNewtonOptions
+from kunita.inference.newton import ExactNewton
+from kunita.inference.path_space import (
+    AbstractPathSpace,
+    LowRankPathSpace,
+    linear_model_of_few,
+)
 from kunita.inference.problem import (
-    SEARCH_DRIFT,
-    Errors,
     Problem,
+    Residual,
     State,
     carriers,
     judge_again,
@@ -44,95 +44,101 @@ from kunita.inference.problem import (
     no_step,
     settle,
 )
+from kunita.inference.search import Progress, run
+from kunita.inference.small import AlignmentSearch
 from kunita.inference.trend import Alignment, Trend
-from kunita.inference.trust_region import trust_region
-from kunita.jaxrun.doors import Array, Scalar
+from kunita.jaxrun.doors import Array, Scalar, namespace
 from kunita.jaxrun.programs import compiled
 from kunita.kernels import AbstractKernel
-from kunita.observations import LandmarkObservations
-
-TOLERANCE = 1e-6
-"""Converged when no landmark's gap exceeds this fraction of the typical noise, nor this many mm (in
-proportion, along directions in which a landmark is vaguer than the typical one)."""
-
-ROUNDING = 1e-13
-"""Of the landmarks' extent: no gap can be closed beyond it."""
-
-ROUGH = 0.03
-"""A search with few control points ends at this fraction of the typical noise, and goes on with all
-of them."""
-
-NEAR = 1e-3
-"""The search ends at this fraction of the typical noise; the rest is done with the final, finer
-time steps."""
-
-CORRECTIONS = 3
-"""Of the coarse time grid by the finest one."""
-
-FIRST_STEPS = 4
-"""Time steps that a search with many landmarks begins with; with few it saves more to compile one
-program only."""
-
-REMAINDERS = (0.03, 3e-4)
-"""What control points may leave of the landmarks' variance, over the noise, in all: tr(D⁻¹E). Tried
-in turn."""
-
-SEARCH_REMAINDER = 0.02
-"""What few control points may leave, which a search begins with: so much of tr(D⁻¹E) for each
-landmark."""
-
-MOST_REMAINDER = 0.1
-"""The same around the fitted flow, where it may have grown."""
-
-TRUNCATION = 0.01
-"""How far the rest may carry a landmark, as a fraction of the least noise of any."""
-
-FEW = 0.5
-"""Control points pay while they are fewer than this fraction of the landmarks."""
-
-ROUND = 16
-"""Control points are made a multiple of this, so that similar problems share a program."""
-
-LEVELS = (1e4, 1e3, 1e2, 30.0, 10.0, 3.0, 1.0)
-"""Factors on the noise, where continuation is needed."""
-
-MAX_ITERATIONS = 60
-"""Of one method at one level."""
-
-MAX_TOTAL, MAX_ROUGHLY = 400, 100
-"""Of all together: then no further level is tried. A rough fit that takes longer is of landmarks
-that contradict."""
-
-REFRESH_ROUNDS = 20
-"""Of the noise that the map carries over from moving landmarks."""
-
-Method = Callable[[Problem, State, float], Iterator[State]]
-
-METHODS: tuple[tuple[str, Method], ...] = (
-    ("path-space Gauss-Newton", gauss_newton),
-    ("exact Newton", exact_newton),
-    ("Levenberg-Marquardt", functools.partial(trust_region, False)),
-    ("exact Newton", exact_newton),
-    ("exact trust region", functools.partial(trust_region, True)),
-    ("exact Newton", exact_newton),
-)
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
-    """One line of the solver's log."""
+class ControlOptions:
+    """How many sites carry the momentum of all.
 
-    method: str
-    noise_factor: float
-    energy: float
-    gap_mm: float
-    num_steps: int
+    Args:
+        remainders: what control points may leave of the sites' variance, over the noise, in all:
+            tr(ME). Tried in turn.
+        search_remainder: what the few that a search begins with may leave for each site.
+        most_remainder: the same as `remainders` around the fitted flow, where it may have grown.
+        truncation: how far the rest may carry a site, as a fraction of the least noise of any.
+        most: control points pay while they are fewer than this fraction of the sites.
+        multiple: their number is a multiple of this, so that similar problems share a program.
+    """
+
+    remainders: tuple[float, ...] = (0.03, 3e-4)
+    search_remainder: float = 0.02
+    most_remainder: float = 0.1
+    truncation: float = 0.01
+    most: float = 0.5
+    multiple: int = 16
 
 
-class Log(list[Progress]):
-    """The rows so far, and whether the last method used up its iterations."""
+@dataclasses.dataclass(frozen=True)
+class SolverOptions:
+    """How a fit is searched for. Distances are relative to the typical noise unless said otherwise.
 
-    exhausted: bool = False
+    Args:
+        tolerance: converged when no residual of the optimality conditions, in mm, exceeds this
+            fraction of the typical noise, nor this many mm.
+        rounding: no residual can be closed beyond this fraction of the sites' extent.
+        near: where the search on coarse time steps ends; the rest is done with fine ones.
+        few_near: where a search with few control points ends, and goes on with all of them.
+        newton_below: from here on exact Newton takes over where Gauss–Newton is slow.
+        search_drift: relative energy drift that is good enough on the way.
+        first_steps: time steps that a search with many sites begins with. With few sites it saves
+            more to compile one program only.
+        corrections: of a coarse time grid by the finest one.
+        max_iterations: of one method.
+        path_steps: time steps of velocity paths. More of them are tried where fewer find no way.
+        path_rounds: how near velocity paths come before exact Newton is tried.
+        max_path_iterations: of one round.
+        memory: past steps that Gauss–Newton remembers.
+        roughly: whether to end where the coarse search does: good enough for the energy, which is
+            flat there, not for an answer.
+        patient: whether velocity paths are tried at all.
+        controls: for many sites.
+    """
+
+    tolerance: float = 1e-6
+    rounding: float = 1e-13
+    near: float = 1e-3
+    few_near: float = 0.03
+    newton_below: float = 0.3
+    search_drift: float = 1e-5
+    first_steps: int = 4
+    corrections: int = 3
+    max_iterations: int = 60
+    path_steps: tuple[int, ...] = (8, 16, 32)
+    path_rounds: tuple[float, ...] = (0.1, 0.01, 0.001)
+    max_path_iterations: int = 150
+    memory: int = 16
+    roughly: bool = False
+    patient: bool = True
+    controls: ControlOptions = ControlOptions()
+
+    def rounding_mm(self, problem: Problem) -> Scalar:
+        """What rounding alone may leave."""
+        extent = numerics.largest_side(problem.observations.sites)
+        return self.rounding * extent
+
+    def near_mm(self, problem: Problem) -> Scalar:
+        """Where the search on coarse time steps ends."""
+        noise_sd = problem.observations.noise_sd
+        rounding = self.rounding_mm(problem)
+        return self.near * noise_sd + rounding
+
+    def tolerance_mm(self, problem: Problem) -> Scalar:
+        """Where a fit has converged."""
+        if self.roughly:
+            return self.near_mm(problem)
+        sd = problem.observations.noise_sd
+        xp = namespace(sd)
+        return self.tolerance * xp.minimum(1.0, sd) + self.rounding_mm(problem)
+
+
+THOROUGH = SolverOptions()
+ROUGH = SolverOptions(roughly=True, path_rounds=(0.1, 0.01))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +149,7 @@ class Truncation:
         num_controls: how many landmarks carry the momentum of all.
         mean_error_mm: how far what they leave of the velocity would carry a landmark, at most, to
             first order.
-        matrix_error: tr(D⁻¹E), a bound on the relative error of S in any direction; that of
+        matrix_error: tr(ME), a bound on the relative error of S in any direction. That of
             covariances is far smaller.
     """
 
@@ -152,357 +158,463 @@ class Truncation:
     matrix_error: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-    """The fitted flow and how the solve ended.
+    """The fitted flow and how the search for it ended.
 
-    `trajectory` is of the landmarks, `carriers` of those that carry the momentum (the same, without
-    `controls`); `truncation_mm` is how far what the control points leave out would carry a landmark
-    at most.
+    Args:
+        problem: what was solved, with its control points if there are any.
+        alignment: of the moving points, before the flow.
+        trajectory: of the sites.
+        jacobians: of the whole map, alignment and flow, at the sites.
+        residual: of the optimality conditions.
+        energy: at the fit.
+        gap_mm: the largest residual, mm.
+        outcome: how the search ended.
+        history: its log.
+        carriers: the trajectory of those that carry the momentum: the sites, or control points.
+        truncation_mm: how far what control points leave out would carry a site at most.
     """
 
-    kernel: AbstractKernel
-    trend: Trend
+    problem: Problem
     alignment: Alignment
     trajectory: shooting.Trajectory
-    targets: Float[Array, "n d"]
-    noise: Float[Array, "n d d"]
-    errors: Errors
+    jacobians: Float[Array, "n d d"]
+    residual: Residual
     energy: float
     gap_mm: float
     outcome: Outcome
     history: tuple[Progress, ...]
     carriers: shooting.Trajectory
-    controls: Controls | None = None
     truncation_mm: float = 0.0
+
+    @property
+    def kernel(self) -> AbstractKernel:
+        return self.problem.kernel
+
+    @property
+    def trend(self) -> Trend:
+        return self.problem.trend
+
+    @property
+    def controls(self) -> Controls | None:
+        return self.problem.controls
 
     @property
     def converged(self) -> bool:
         return self.outcome.converged
 
+    @property
+    def iterations(self) -> int:
+        return len(self.history)
+
     @functools.cached_property
     def linear(self) -> AbstractPathSpace:
-        """The linearised model around the fitted flow."""
-        return linearise(self.kernel, self.trajectory, self.noise, self.trend, self.controls)
+        """The linear model around the fitted flow."""
+        trajectory = self.trajectory
+        path = landmark_path(trajectory)
+        weights = numerics.quadrature_weights(trajectory.num_steps)
+        return linear_model_of_few(self.problem, path, self.jacobians, weights)
+
+    @functools.cached_property
+    def _noise(self) -> tuple[Array, Array]:
+        arrived = self.trajectory.positions[-1]
+        return noise_at(
+            self.problem,
+            arrived,
+            self.jacobians,
+        )
+
+    @property
+    def noise_log_det(self) -> float:
+        """log|R| of the observations' noise."""
+        log_det, _ = self._noise
+        return float(log_det)
+
+    @property
+    def num_rows(self) -> int:
+        """How many numbers were observed."""
+        _, num_rows = self._noise
+        return int(num_rows)
 
     @property
     def truncation(self) -> Truncation | None:
-        """What the control points leave out, if there are any, of the fit and of its linearised
-        model.
-        """
+        """What the control points, if there are any, leave out of the fit and its linear model."""
         if self.controls is None:
             return None
         assert isinstance(self.linear, LowRankPathSpace)
         return Truncation(
-            len(self.carriers.positions[0]), self.truncation_mm, float(self.linear.remainder)
+            num_controls=len(self.carriers.positions[0]),
+            mean_error_mm=self.truncation_mm,
+            matrix_error=float(self.linear.remainder),
         )
 
-    @property
-    def iterations(self) -> int:
-        return len(self.history)
+
+@compiled
+def noise_at(
+    problem: Problem, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]
+) -> tuple[Array, Array]:
+    """log|R| of the noise at an arrival, and the number of rows."""
+    found = problem.observations.information(arrived, jacobians)
+    log_det = jnp.asarray(found.log_det)
+    num_rows = jnp.asarray(found.num_rows)
+    return log_det, num_rows
+
+
+@compiled
+def local_information(
+    problem: Problem, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]
+) -> Float[Array, "n d d"]:
+    """The diagonal blocks of HᵀH at an arrival."""
+    found = problem.observations.information(arrived, jacobians)
+    return found.local
 
 
 def solve(
     problem: Problem,
     alignment: Alignment,
     momenta: Float[Array, "n d"] | None = None,
-    *,
-    roughly: bool = False,
-    patient: bool = True,
+    options: SolverOptions = THOROUGH,
 ) -> Fit:
     """The most probable flow, from a first alignment and zero momenta (or those of a similar
     problem).
 
-    If full Gauss–Newton steps from there converge, the problem is nearly linear and that is the
-    answer. Otherwise the noise is raised and lowered again level by level, each level starting
-    where the last one ended, if there is reason to be `patient`. `roughly` ends where the search
-    does: good enough for the energy, which is flat there, not for an answer.
+    Where the moving landmarks are uncertain too, every point of the search has the noise that its
+    own map carries over, so that at the answer noise and map go together.
     """
-    for form in forms(problem, alignment):
-        fit = _search(form, alignment, momenta, roughly, patient)
-        if form.controls is None or (_is_complete(fit) if fit.converged else not patient):
+    for form in forms(problem, alignment, options.controls):
+        fit = _solve_form(form, alignment, momenta, options)
+        if form.controls is None:
             break
         if fit.converged:
-            alignment, momenta = fit.alignment, fit.trajectory.momenta[0]
+            if _is_complete(fit, options.controls):
+                break
+            alignment = fit.alignment
+            momenta = fit.trajectory.momenta[0]
+        elif not options.patient:
+            break
     return fit
 
 
-def forms(problem: Problem, alignment: Alignment) -> Iterator[Problem]:
-    """The problem with control points, some and then more, as long as they pay; at last with all
-    landmarks.
-    """
-    if problem.is_small or problem.whole:
+def forms(problem: Problem, alignment: Alignment, options: ControlOptions) -> Iterator[Problem]:
+    """The problem with some control points, then more while they pay, at last with all."""
+    if problem.is_small or problem.whole or not problem.observations.has_rows:
         yield problem
         return
-    points = np.asarray(alignment(problem.moving))
-    precisions = np.trace(np.linalg.inv(np.asarray(problem.noise)), axis1=1, axis2=2)
-    most = int(FEW * len(points)) // ROUND * ROUND
-    remainders = (SEARCH_REMAINDER * len(points), *REMAINDERS)
-    sets = choose_controls(problem.kernel, points, precisions, remainders, most, ROUND)
-    few, tried = next(sets, np.arange(0)), 0
+    sets = _control_sets(problem, alignment, options)
+    few = next(sets, np.arange(0))
+    tried = 0
     for rows in sets:
         if len(rows) > tried:
-            yield dataclasses.replace(
-                problem, controls=rows, few=few if len(few) < len(rows) else None
-            )
+            fewer = few if len(few) < len(rows) else None
+            yield dataclasses.replace(problem, controls=rows, few=fewer)
         tried = len(rows)
     yield problem
 
 
-def _is_complete(fit: Fit) -> bool:
-    """Whether control points left out little enough of the flow, and of its linearised model, for
-    every landmark.
-    """
-    assert fit.truncation is not None
-    least = np.sqrt(np.linalg.eigvalsh(np.asarray(fit.noise))[:, 0])
-    return bool(
-        np.all(fit.truncation_mm <= TRUNCATION * least)
-        and fit.truncation.matrix_error <= MOST_REMAINDER
+def _control_sets(
+    problem: Problem, alignment: Alignment, options: ControlOptions
+) -> Iterator[np.ndarray]:
+    """Sets of control points: few to begin with, then more and more; none that would not pay."""
+    points = np.asarray(alignment(problem.observations.sites))
+    jacobians = np.broadcast_to(alignment.matrix, (*points.shape, points.shape[1]))
+    local = np.asarray(local_information(problem, points, jacobians))
+    first_remainder = options.search_remainder * len(points)
+    most = int(options.most * len(points))
+    return choose_controls(
+        problem.kernel,
+        points,
+        precisions=np.trace(local, axis1=1, axis2=2),
+        remainders=(first_remainder, *options.remainders),
+        most=most // options.multiple * options.multiple,
+        multiple=options.multiple,
     )
 
 
-def _search(
+def _is_complete(fit: Fit, options: ControlOptions) -> bool:
+    """Whether control points left out little enough of the flow, and of its linear model."""
+    assert fit.truncation is not None
+    limit_mm = options.truncation * _least_noise(fit)
+    near_enough = fit.truncation_mm <= limit_mm
+    matrix_error = fit.truncation.matrix_error
+    return bool(near_enough and matrix_error <= options.most_remainder)
+
+
+def _least_noise(fit: Fit) -> float:
+    """The least standard deviation of the noise at any site along any direction, mm."""
+    arrived = fit.trajectory.positions[-1]
+    information = local_information(fit.problem, arrived, fit.jacobians)
+    local = np.asarray(information)
+    eigenvalues = np.linalg.eigvalsh(local)
+    strongest = eigenvalues[:, -1].max()
+    return 1 / np.sqrt(strongest)
+
+
+# ------------------------------------------------------------------------------------- the search
+
+
+@dataclasses.dataclass
+class SolverRun:
+    """One problem on its way: what is asked for, the log, and what Gauss–Newton remembers.
+
+    `exhausted` says whether the last method used up its iterations.
+    """
+
+    problem: Problem
+    options: SolverOptions
+    log: list[Progress] = dataclasses.field(default_factory=list)
+    descent: Descent | None = None
+    exhausted: bool = False
+
+    def gauss_newton(
+        self, problem: Problem, state: State, tolerance: float, max_drift: float
+    ) -> State:
+        """Full Gauss–Newton steps, with what is remembered from earlier ones.
+
+        With many sites a step may be halved: velocity paths, which are safer, take far longer.
+        """
+        if state.residual_mm <= tolerance:
+            return state
+        halvings = 0 if problem.is_small else 2
+        search = GaussNewton(tolerance, GaussNewtonOptions(self.options.memory, halvings))
+        if self.descent is None:
+            start = search.init(problem, state)
+        else:
+            start = search.resume(self.descent, state)
+        self.descent = self._run("path-space Gauss-Newton", search, problem, start, max_drift)
+        return self.descent.state
+
+    def newton(self, problem: Problem, state: State, tolerance: float, max_drift: float) -> State:
+        """Exact Newton steps."""
+        search = ExactNewton(tolerance)
+        start = search.init(problem, state)
+        found = self._run("exact Newton", search, problem, start, max_drift)
+        return found.state
+
+    def directly(self, problem: Problem, state: State, tolerance: float, max_drift: float) -> State:
+        """Gauss–Newton, and exact Newton where it ends near the answer but is slow."""
+        state = settle(problem, state, max_drift)
+        state = self.gauss_newton(problem, state, tolerance, max_drift)
+        near = self.options.newton_below * problem.noise_sd
+        if tolerance < state.misfit < near:
+            state = self.newton(problem, state, tolerance, max_drift)
+        return state
+
+    def _run(self, method, search, problem, start, max_drift):  # type: ignore[no-untyped-def]
+        began = len(self.log)
+        limit = self.options.max_iterations
+        found = run(
+            search,
+            problem,
+            start,
+            method=method,
+            max_iterations=limit,
+            max_drift=max_drift,
+            log=self.log,
+        )
+        made = len(self.log) - began
+        self.exhausted = made == limit or (self.exhausted and made == 0)
+        return found
+
+
+def _solve_form(
     problem: Problem,
     alignment: Alignment,
     momenta: Float[Array, "n d"] | None,
-    roughly: bool,
-    patient: bool,
+    options: SolverOptions,
 ) -> Fit:
     """`solve`, with control points or without, as the problem says."""
-    times = numerics.time_grid(shooting.DEFAULT_STEPS if problem.is_small else FIRST_STEPS)
-    momenta = np.zeros(problem.targets.shape) if momenta is None else momenta
+    going = SolverRun(problem, options)
+    if momenta is None:
+        momenta = np.zeros(problem.observations.sites.shape)
+    first_steps = shooting.DEFAULT_STEPS if problem.is_small else options.first_steps
+    times = numerics.time_grid(first_steps)
     start = look(problem.simplified, alignment, momenta, no_step(problem), times)
-    sd, log, memory = problem.noise_sd, Log(), Memory()
-    rounding = ROUNDING * float(np.ptp(np.asarray(problem.targets), axis=0).max())
-    near = NEAR * sd + rounding
-    tolerance = near if roughly else TOLERANCE * min(1.0, sd) + rounding
+    near = float(options.near_mm(problem))
+    state = _search_directly(going, start, near)
+    if state.misfit > near and options.patient:
+        going.descent = None
+        state = search_by_paths(going, alignment, state, near)
+    worth_finishing = state.misfit <= near or options.patient
+    if not options.roughly and worth_finishing:
+        state = finely(going, state)
+    elif not options.roughly:
+        state = look_again(problem, start)
+    return _fit(going, state)
+
+
+def _search_directly(going: SolverRun, start: State, near: float) -> State:
+    """Gauss–Newton on coarse time steps, with few control points first where there are any."""
+    problem = going.problem
+    options = going.options
+    drift = options.search_drift
     if problem.few is None:
-        state = directly(problem, start, near, SEARCH_DRIFT, log, memory)
-    else:
-        state = directly(
-            problem.simplified, start, ROUGH * sd + rounding, SEARCH_DRIFT, log, memory
+        return going.directly(problem, start, near, drift)
+    rounding = float(options.rounding_mm(problem))
+    rough = options.few_near * problem.noise_sd + rounding
+    state = going.directly(problem.simplified, start, rough, drift)
+    state = look_again(problem, state)
+    return going.directly(problem, state, near, drift)
+
+
+def search_by_paths(going: SolverRun, alignment: Alignment, best: State, near: float) -> State:
+    """Velocity paths from rest, nearer and nearer, until exact Newton can finish.
+
+    Where a path finds no way, or folds, one with twice the time steps is tried. Returns the state
+    with the least residual if none leads near the answer.
+    """
+    problem = going.problem
+    options = going.options
+    for num_steps in options.path_steps:
+        path = paths.at_rest(num_steps, problem, alignment)
+        for share in options.path_rounds:
+            tolerance = share * problem.noise_sd
+            point, count = paths.search_paths(
+                num_steps, options.max_path_iterations, problem, path, tolerance
+            )
+            path = point.path
+            state = _shot(going, point, int(count))
+            state = going.newton(problem, state, near, options.search_drift)
+            if state.misfit <= near:
+                return state
+            best = state if state.misfit < best.misfit else best
+            if not point.residual_mm <= tolerance:
+                break
+    return best
+
+
+def _shot(going: SolverRun, point: paths.PathPoint, count: int) -> State:
+    """The geodesic that a velocity path stands for, and lines for its steps in the log."""
+    problem = going.problem
+    times = numerics.time_grid(shooting.DEFAULT_STEPS)
+    momenta = paths.momenta_of(point)
+    state = look(problem, point.alignment, momenta, no_step(problem), times)
+    state = settle(problem, state, going.options.search_drift)
+    num_steps = (len(point.path.positions) - 1) // 2
+    line = Progress(
+        method="velocity paths",
+        noise_factor=1.0,
+        energy=float(point.path.energy),
+        gap_mm=float(point.residual_mm),
+        num_steps=num_steps,
+    )
+    going.log.extend([line] * count)
+    return state
+
+
+def finely(going: SolverRun, state: State) -> State:
+    """The answer with the finest time steps, from one that is near it with coarse ones.
+
+    Where a shot is expensive most of the work stays on the coarse grid. What the optimality
+    condition is wrong by there hardly depends on the momenta, so the problem is tilted by as much,
+    and the coarse answer is the fine one (deferred correction).
+    """
+    problem = going.problem
+    options = going.options
+    tolerance = float(options.tolerance_mm(problem))
+    fine = settle(problem, state, shooting.MAX_DRIFT)
+    times = fine.trajectory.times
+    if problem.is_small or len(times) == len(state.trajectory.times):
+        return going.directly(problem, fine, tolerance, shooting.MAX_DRIFT)
+    tilt = np.zeros(problem.observations.sites.shape)
+    for _ in range(options.corrections):
+        if fine.misfit <= tolerance:
+            break
+        fine_force = np.asarray(fine.residual.force)
+        coarse_force = np.asarray(state.residual.force)
+        tilt = tilt + fine_force - coarse_force
+        tilted = dataclasses.replace(problem, tilt=tilt)
+        begin = judge_again(tilted, state)
+        state = going.directly(
+            tilted,
+            begin,
+            0.5 * tolerance,
+            options.search_drift,
         )
-        state = directly(problem, look_again(problem, state), near, SEARCH_DRIFT, log, memory)
-    if state.misfit > near and patient:
-        most, start = MAX_ROUGHLY if roughly else MAX_TOTAL, look_again(problem, start)
-        state, memory = continuation(problem, start, near, log, most), Memory()
-    if not roughly:
-        worth = state.misfit <= near or patient
-        state = (
-            finely(problem, state, tolerance, log, memory) if worth else look_again(problem, start)
-        )
-    failure = Outcome.ITERATIONS if log.exhausted or len(log) >= MAX_TOTAL else Outcome.STALLED
-    outcome = Outcome.CONVERGED if state.misfit <= tolerance else failure
+        fine = look_again(problem, state, times)
+    return going.directly(problem, fine, tolerance, shooting.MAX_DRIFT)
+
+
+def _fit(going: SolverRun, state: State) -> Fit:
+    """The fit that a search ended at."""
+    problem = going.problem
+    failure = Outcome.ITERATIONS if going.exhausted else Outcome.STALLED
+    converged = state.misfit <= float(going.options.tolerance_mm(problem))
     carrying = carriers(problem, state.trajectory)
     return Fit(
-        problem.kernel,
-        problem.trend,
-        state.alignment,
-        state.trajectory,
-        problem.targets,
-        problem.noise,
-        state.errors,
-        float(state.energy),
-        float(state.gap_mm),
-        outcome,
-        tuple(log),
-        carrying,
-        problem.controls,
-        _truncation(problem, state.trajectory, carrying),
+        problem=problem,
+        alignment=state.alignment,
+        trajectory=state.trajectory,
+        jacobians=state.jacobians,
+        residual=state.residual,
+        energy=float(state.energy),
+        gap_mm=float(state.residual_mm),
+        outcome=Outcome.CONVERGED if converged else failure,
+        history=tuple(going.log),
+        carriers=carrying,
+        truncation_mm=_truncation_mm(problem, state.trajectory, carrying),
     )
 
 
-def finely(problem: Problem, state: State, tolerance: float, log: Log, memory: Memory) -> State:
-    """The optimum with the finest time steps, from one that is near it with coarse ones.
-
-    Where a shot is expensive most of the work stays on the coarse grid: what the gap is wrong by
-    there hardly depends on the momenta, so the targets are shifted by as much, and the coarse
-    optimum is the fine one (deferred correction).
-    """
-    fine = settle(problem, state, shooting.MAX_DRIFT)
-    grids = state.trajectory.times, fine.trajectory.times
-    if problem.is_small or len(grids[0]) == len(grids[1]):
-        return directly(problem, fine, tolerance, shooting.MAX_DRIFT, log, memory)
-    shifted = problem
-    for _ in range(CORRECTIONS):
-        if fine.misfit <= tolerance:
-            break
-        moved = np.asarray(shifted.targets) + fine.errors.gap - state.errors.gap
-        shifted = eqx.tree_at(lambda p: p.targets, problem, moved)
-        state = directly(
-            shifted, judge_again(shifted, state), 0.5 * tolerance, SEARCH_DRIFT, log, memory
-        )
-        fine = look_again(problem, state, grids[1])
-    return directly(problem, fine, tolerance, shooting.MAX_DRIFT, log, memory)
-
-
-def _truncation(
+def _truncation_mm(
     problem: Problem, trajectory: shooting.Trajectory, carrying: shooting.Trajectory
 ) -> float:
-    """How far a landmark would be carried by what the control points leave of the velocity, at
-    most, mm.
-    """
+    """How far a site would be carried by what the control points leave of the velocity, at most."""
     if problem.controls is None:
         return 0.0
     weights = numerics.simpson_weights(np.asarray(trajectory.times))
-    shift = displacement_by_truncation(problem.kernel, weights, trajectory, carrying)
-    return float(jnp.max(jnp.linalg.norm(shift, axis=1)))
-
-
-def directly(
-    problem: Problem, state: State, tolerance: float, max_drift: float, log: Log, memory: Memory
-) -> State:
-    """Full Gauss–Newton steps, and exact Newton where they end near the optimum but are slow.
-
-    With many landmarks a step may be halved, too: continuation, which is safer, would take far
-    longer.
-    """
-    state = settle(problem, state, max_drift)
-    halvings = 0 if problem.is_small else 2
-    steps = functools.partial(gauss_newton, halvings=halvings, max_drift=max_drift, memory=memory)
-    state = follow("path-space Gauss-Newton", steps, problem, state, tolerance, 1.0, log)
-    if tolerance < state.misfit < 0.3 * problem.noise_sd:
-        newton = functools.partial(exact_newton, max_drift=max_drift)
-        state = follow("exact Newton", newton, problem, state, tolerance, 1.0, log)
-    return state
-
-
-def continuation(
-    problem: Problem, state: State, near: float, log: Log, most: int = MAX_TOTAL
-) -> State:
-    """Lower the noise from 10⁴·D to D, level by level; where a level is too far from the last one,
-    halve the way.
-
-    Gauss–Newton and exact Newton follow the path of optima; when it cannot be followed in steps of
-    5 % or more, the trust regions take the level over; when they fail too, one last try is made at
-    the noise itself.
-    """
-    reached, ahead, lost = np.inf, list(LEVELS), False
-    while ahead and len(log) < most:
-        factor = ahead[0]
-        level = eqx.tree_at(lambda p: p.noise, problem, factor * problem.noise)
-        goal = near if factor == 1.0 else 10 * near * factor**0.5
-        start = settle(level, judge_again(level, state))
-        close = lost or (np.isfinite(reached) and factor > 0.95 * reached)
-        for name, method in METHODS if close and problem.controls is None else METHODS[:2]:
-            trial = follow(name, method, level, start, goal, factor, log)
-            if trial.misfit <= goal:
-                break
-            start = trial if close else start
-        if trial.misfit <= goal or close or not np.isfinite(reached):
-            lost = trial.misfit > goal and close
-            reached, state, ahead = factor, trial, ahead[-1:] if lost and factor > 1 else ahead[1:]
-        else:
-            ahead.insert(
-                0, float(np.sqrt(reached * factor)) if factor < 0.9 * reached else 0.96 * reached
-            )
-    return state
-
-
-def follow(
-    name: str,
-    method: Method,
-    problem: Problem,
-    state: State,
-    tolerance: float,
-    factor: float,
-    log: Log,
-) -> State:
-    """Run one method at one level, keeping the log."""
-    began = len(log)
-    for new in itertools.islice(method(problem, state, tolerance), MAX_ITERATIONS):
-        state = new
-        log.append(
-            Progress(
-                name, factor, float(state.energy), float(state.gap_mm), state.trajectory.num_steps
-            )
-        )
-    log.exhausted = len(log) - began == MAX_ITERATIONS or (log.exhausted and len(log) == began)
-    return state
+    shift = displacement_by_truncation(
+        problem.kernel,
+        weights,
+        trajectory,
+        carrying,
+    )
+    distances = np.linalg.norm(np.asarray(shift), axis=1)
+    return float(np.max(distances))
 
 
 # ---------------------------------------------------------------------- the small-deformation model
 
 
-def solve_small(problem: Problem, alignment: Alignment) -> Fit:
-    """The small-deformation model: regression of the displacement, the alignment refined until it
-    stands still.
+def solve_small(problem: Problem, alignment: Alignment, options: SolverOptions = THOROUGH) -> Fit:
+    """The small-deformation model: regression, the alignment refined until it stands still.
 
-    A Gauss–Newton step around the flow that does not move; linear but for the rotation, so a few
-    rounds suffice.
+    Linear but for the rotation, so a few rounds suffice.
     """
-    log = Log()
+    tolerance = options.tolerance * min(1.0, problem.noise_sd)
+    search = AlignmentSearch(tolerance)
+    found = search.init(problem, alignment)
+    log = []
     while True:
-        still, errors, energy, beta, shift = regression_step(problem, alignment)
-        log.append(Progress("regression", 1.0, float(energy), float(shift), 0))
-        converged = shift <= TOLERANCE * min(1.0, problem.noise_sd)
-        if converged or len(log) >= MAX_ITERATIONS:
+        line = Progress("regression", 1.0, float(found.energy), float(found.shift_mm), 0)
+        log.append(line)
+        if search.ended(found) or len(log) >= options.max_iterations:
             break
-        alignment = problem.trend.move(alignment, beta)
-    end = Outcome.CONVERGED if converged else Outcome.ITERATIONS
+        found = jax.tree.map(np.asarray, search.step(problem, found))
     return Fit(
-        problem.kernel,
-        problem.trend,
-        alignment,
-        still,
-        problem.targets,
-        problem.noise,
-        errors,
-        float(energy),
-        float(shift),
-        end,
-        tuple(log),
-        still,
+        problem=problem,
+        alignment=found.alignment,
+        trajectory=found.trajectory,
+        jacobians=found.jacobians,
+        residual=found.residual,
+        energy=float(found.energy),
+        gap_mm=float(found.shift_mm),
+        outcome=Outcome.CONVERGED if search.ended(found) else Outcome.ITERATIONS,
+        history=tuple(log),
+        carriers=found.trajectory,
     )
 
 
-@compiled
-def regression_step(
-    problem: Problem, alignment: Alignment
-) -> tuple[shooting.Trajectory, Errors, Scalar, Float[Array, " b"], Scalar]:
-    """The flow at rest, its errors, the energy ½yᵀPy, and the change of the alignment with the
-    largest shift, mm.
-    """
-    still = shooting.standstill(alignment(problem.moving))
-    linear = path_space(problem.kernel, still, jnp.ones(1), problem.noise, problem.trend)
-    errors = Errors(problem.targets - still.positions[0], jnp.zeros(len(problem.trend.generators)))
-    beta, dual = linear.dual_change(errors)
-    shift = jnp.max(jnp.abs(problem.trend.basis(still.positions[0]) @ beta), initial=0.0)
-    return still, errors, 0.5 * jnp.sum(errors.gap * dual), beta, shift
-
-
-def solve_observed(
-    observed: LandmarkObservations,
-    kernel: AbstractKernel,
-    free: Trend,
-    start: Alignment,
-    model: str = "endpoint",
-    momenta: np.ndarray | None = None,
+def solve_model(
+    problem: Problem,
+    alignment: Alignment,
+    momenta: Float[Array, "n d"] | None = None,
     *,
-    roughly: bool = False,
-    patient: bool = True,
-) -> tuple[Fit, bool]:
-    """Solve; where the moving landmarks are uncertain too, refresh the noise that the map carries
-    over, and repeat.
-
-    Also says whether the noise settled. The small-deformation model carries it with the alignment
-    alone, to its order. Where momenta are given, the search starts with them: from a fit of similar
-    landmarks, say.
-    """
-    alignment = start
-    noise = np.asarray(observed.noise(np.broadcast_to(start.matrix, observed.fixed_noise.shape)))
-    for _ in range(REFRESH_ROUNDS):
-        problem = Problem(
-            kernel, observed.moving, observed.fixed, noise, free, whole=model == "pathwise"
-        )
-        if model == "small":
-            fit = solve_small(problem, alignment)
-        else:
-            fit = solve(problem, alignment, momenta, roughly=roughly, patient=patient)
-        jacobians = np.asarray(fit.trajectory.jacobians[-1]) @ np.asarray(fit.alignment.matrix)
-        carried = np.asarray(observed.noise(jacobians))
-        change, size = (np.abs(part).max(axis=(1, 2)) for part in (carried - noise, noise))
-        if np.all(change <= (1e-3 if roughly else 1e-6) * size):
-            return fit, True
-        noise, alignment, momenta = carried, fit.alignment, fit.trajectory.momenta[0]
-    return fit, False
+    model: str,
+    options: SolverOptions = THOROUGH,
+) -> Fit:
+    """The fit of a model: of the small-deformation model, or of a flow."""
+    if model == "small":
+        return solve_small(problem, alignment, options)
+    whole = dataclasses.replace(problem, whole=model == "pathwise")
+    return solve(whole, alignment, momenta, options)

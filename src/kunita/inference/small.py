@@ -1,0 +1,153 @@
+"""The small-deformation model: Gaussian-process regression of the displacement.
+
+The flow does not move, v ~ GP(0, k) is the displacement itself, and the sites arrive at x̃ + v(x̃).
+With linear observations everything is closed but for the alignment, whose rotation is not linear: a
+few rounds of the linear model around the flow at rest find it.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from kunita import numerics
+from kunita.flow import shooting, transport
+from kunita.inference.objective import energy
+from kunita.inference.path_space import covariance_at_rest, linear_model
+from kunita.inference.problem import Problem, Residual
+from kunita.inference.search import AbstractSearch, Truth
+from kunita.inference.trend import Alignment
+from kunita.jaxrun.doors import Array, Scalar
+from kunita.jaxrun.programs import compiled
+from kunita.kernels import AbstractKernel
+from kunita.observations.base import Rows
+
+
+class Regression(eqx.Module):
+    """The regression at one alignment.
+
+    Args:
+        alignment: of the moving points.
+        trajectory: the flow at rest.
+        jacobians: of the whole map, which is the alignment.
+        residual: of the optimality conditions at rest, Hᵀr: all that is to be explained.
+        energy: of the regression, ½λᵀKλ and the data term.
+        beta: by how much the alignment should move.
+        shift_mm: by how much that would move a site at most.
+    """
+
+    alignment: Alignment
+    trajectory: shooting.Trajectory
+    jacobians: Float[Array, "n d d"]
+    residual: Residual
+    energy: Scalar
+    beta: Float[Array, " b"]
+    shift_mm: Scalar
+
+
+@compiled
+def regress(problem: Problem, alignment: Alignment) -> Regression:
+    """Solve the linear model around the flow at rest."""
+    start = alignment(problem.observations.sites)
+    still = shooting.standstill(start)
+    jacobians = jnp.broadcast_to(alignment.matrix, still.jacobians[0].shape)
+    path = transport.landmark_path(still)
+    linear = linear_model(problem, path, jacobians, jnp.ones(1))
+    here = problem.observations.information(start, jacobians)
+    residual = Residual(here.force, jnp.zeros(len(problem.trend.generators)))
+    beta, dual = linear.dual_change(residual)
+    moved = problem.kernel.gram(start, start) @ dual
+    aligned = problem.trend.basis(start) @ beta
+    arrived = start + moved + aligned
+    there = problem.observations.information(arrived, jacobians)
+    return Regression(
+        alignment=alignment,
+        trajectory=still,
+        jacobians=jacobians,
+        residual=residual,
+        energy=energy(0.5 * jnp.sum(dual * moved), there),
+        beta=beta,
+        shift_mm=jnp.max(jnp.abs(aligned), initial=0.0),
+    )
+
+
+class AlignmentSearch(AbstractSearch[Regression]):
+    """Regression, the alignment moved until it stands still.
+
+    Args:
+        tolerance: where it has converged, mm.
+    """
+
+    tolerance: Scalar
+
+    def init(self, problem: Problem, start: Alignment) -> Regression:
+        return regress(problem, start)
+
+    def ended(self, regression: Regression) -> Truth:
+        return regression.shift_mm <= self.tolerance
+
+    def step(self, problem: Problem, regression: Regression) -> Regression:
+        before = regression.alignment
+        moved = problem.trend.move(before, regression.beta)
+        return regress(problem, moved)
+
+
+def small_evidence(
+    kernel: AbstractKernel,
+    positions: Float[Array, "n d"],
+    displacements: Float[Array, "n d"],
+    basis: Float[Array, "n d b"],
+    variances: Float[Array, " n"],
+) -> Scalar:
+    """The exact log evidence of landmarks with isotropic noise, y ~ N(hβ, (K + D) ⊗ I), β flat.
+
+    It needs a factor of an n×n matrix only.
+    """
+    n, d = positions.shape
+    gram = kernel.gram(positions, positions)
+    noise = jnp.diag(variances)
+    factor = numerics.cholesky(gram + noise, jitter=0.0)
+
+    def whiten(vectors: Float[Array, "n ..."]) -> Float[Array, "nd m"]:
+        columns = vectors.reshape(n, -1)
+        whitened = numerics.solve_lower(factor, columns)
+        return whitened.reshape(n * d, -1)
+
+    y = whiten(displacements)[:, 0]
+    h = whiten(basis)
+    log_det = d * numerics.log_det_of_factor(factor)
+    return restricted_likelihood(y, h, log_det)
+
+
+def small_evidence_of_rows(
+    kernel: AbstractKernel,
+    positions: Float[Array, "n d"],
+    basis: Float[Array, "n d b"],
+    rows: Rows,
+    squared_scale: Scalar,
+) -> Scalar:
+    """The same for whitened rows, r ~ N(Hhβ, H(K ⊗ I)Hᵀ + s²I), s a scale of their noise."""
+    gram = kernel.gram(positions, positions)
+    explained = covariance_at_rest(gram, rows.site, rows.operator)
+    noise = squared_scale * jnp.eye(len(explained))
+    factor = numerics.cholesky(explained + noise, jitter=0.0)
+    design = rows.apply(basis)
+    y = numerics.solve_lower(factor, rows.residual)
+    h = numerics.solve_lower(factor, design)
+    log_det = rows.log_det + numerics.log_det_of_factor(factor)
+    return restricted_likelihood(y, h, log_det)
+
+
+def restricted_likelihood(y: Float[Array, " k"], h: Float[Array, "k b"], log_det: Scalar) -> Scalar:
+    """log ∫ N(y; hβ, I) dβ − ½log|S|, for data y and a basis h that are whitened by S.
+
+    Also −½(yᵀPy + log|S| + log|A| + (k − b)log 2π), with A = hᵀh and yᵀPy what no β explains.
+    """
+    trend = numerics.cholesky(h.T @ h, jitter=0.0)
+    whitened = numerics.solve_lower(trend, h.T @ y)
+    explained = jnp.sum(whitened**2)
+    misfit = y @ y - explained
+    log_det_a = numerics.log_det_of_factor(trend)
+    k, b = h.shape
+    constant = (k - b) * jnp.log(2 * jnp.pi)
+    total = misfit + log_det + log_det_a + constant
+    return -0.5 * total
