@@ -9,9 +9,8 @@ import pytest
 
 import kunita
 import problems
-from kunita import evaluation
 from kunita.errors import ArgumentError, InverseError
-from kunita.evaluation import prepare
+from kunita.evaluation import EvaluationOptions, prepare
 
 SIZES = {2: 12, 3: 15}
 
@@ -79,7 +78,7 @@ def test_single_precision_keeps_five_digits_wherever_the_origin_is(far):
     fast = prepare(plain, "float32")
     check_forward(fast, plain, queries(2, far), 5e-6, 5e-5)
     check_backward(fast, plain, plain.move(queries(2, far)), 5e-6, 5e-5)
-    assert fast.tables.forward.loads.dtype == np.float32
+    assert fast.prepared.forward.loads.dtype == np.float32
 
 
 def test_a_fit_that_stopped_early_is_corrected_in_the_fast_form_too():
@@ -114,13 +113,12 @@ def test_a_map_that_folds_is_refused_by_the_fast_form_as_by_the_plain_one():
             form.move_back(points)
 
 
-def test_points_are_evaluated_alike_in_any_chunk_and_block(monkeypatch):
+def test_points_are_evaluated_alike_in_any_chunk_and_block():
     plain = registered(2)
     fast, points = prepare(plain), np.random.default_rng(7).uniform(-5, 5, (700, 2))
     whole = fast.predict(points)
-    monkeypatch.setitem(evaluation.CHUNK, "float64", 256)
-    monkeypatch.setattr(evaluation, "PAIRS", 128 * 12)
-    parts = fast.predict(points)
+    smaller = EvaluationOptions(double_chunk=256, pairs=128 * 12)
+    parts = prepare(plain, options=smaller).predict(points)
     np.testing.assert_allclose(parts.mean, whole.mean, atol=1e-12)
     np.testing.assert_allclose(parts.covariance, whole.covariance, atol=1e-12)
     assert fast.predict(np.zeros((0, 2))).covariance.shape == (0, 2, 2)

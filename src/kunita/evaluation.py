@@ -1,27 +1,28 @@
-"""Very many points: the posterior's formulas, arranged so that a point costs exponentials and
-matrix products only.
+"""The posterior for very many points: a point costs exponentials and matrix products only.
 
-What does not depend on the point is computed once: where the anchors (the landmarks, or the control
-points that stand for them) are at every stage of every time step, their Ψ(t), and the whitener W,
-with which what the landmarks explain is a square. A point is followed along a *route*, forwards
-from moving space or backwards from fixed space, and with B_t = J_t⁻¹, the inverse of the Jacobian
-from the route's start to time t, everything is gathered where it starts:
+`posterior.py` has the same formulas in their plain form. Here everything that does not depend on
+the points is computed once: the anchors (the landmarks, or the control points that stand for them)
+at every stage of every time step, their propagators Ψ(t), and the whitener W, for which the part of
+the covariance that the observations explain is a square.
+
+A point is carried along the anchors' path, forwards from moving space or backwards from fixed
+space. Let J_t be the Jacobian from the start of the path to time t, and B_t = J_t⁻¹. Everything is
+gathered where the path starts:
 
     Γ(x) = ∫ k(x_t, q_t) B_t Ψ_q(t)ᵀ dt,   M(x) = ∫ k(x_t, x_t) B_t B_tᵀ dt − (WΓᵀ)ᵀ(WΓᵀ).
 
-Backwards B_t = Ψ_x(t), so that Λ(x, X) = Γ and Λ_post = M: one way back gives the pre-image, the
-Jacobian and the covariance. Forwards Λ(x, X) = J₁Γ and Λ_post = J₁MJ₁ᵀ. `posterior.py` has the same
-formulas in their plain form.
+Backwards B_t = Ψ_x(t), so that Λ(x, X) = Γ and Λ_post = M: carrying a point back gives its
+pre-image, the Jacobian and the covariance. Forwards Λ(x, X) = J₁Γ and Λ_post = J₁MJ₁ᵀ.
 
-Arrays hold the points last, where one instruction takes several of them.
+The last axis of an array is that of the points, so that one instruction handles several of them.
 """
 
 import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,24 +31,35 @@ import numpy as np
 from jaxtyping import Float
 
 from kunita import numerics
-from kunita.errors import ArgumentError
+from kunita.errors import ArgumentError, InverseError
 from kunita.flow import shooting, transport
 from kunita.gaussians import GaussianPoints
+from kunita.inference.pathwise import instant_whitener
 from kunita.inference.trend import Trend
 from kunita.jaxrun.doors import Array, ArrayLike, Scalar, as_points
 from kunita.jaxrun.programs import SMALL_MATRIX, compiled
 from kunita.jaxrun.threads import in_order
 from kunita.kernels import AbstractKernel
-from kunita.posterior import NEWTON_STEPS, Posterior, Preimage, check_arrival, instant_factor
+
+if TYPE_CHECKING:
+    from kunita.posterior import Posterior
+else:
+    Posterior = Any
 
 PRECISIONS = ("float32", "float64")
+"""Of the numbers inside."""
 
-CHUNK = {"float32": 1024, "float64": 512}
-"""Points evaluated at a time, on each of the machine's cores: always as many, so that a program is
-compiled once."""
+NEWTON_STEPS = 30
+"""Enough for any pre-image that Newton's method finds at all."""
 
-PAIRS = 2**13
-"""Points times anchors whose products are formed at a time: what the caches hold."""
+STILL = 1e-9
+"""A Newton step that is shorter than this, relative to the landmarks' spread, is none."""
+
+LOST = 1e-6
+"""A pre-image that arrives farther off than this, relative to the landmarks' spread, is refused."""
+
+SMALLEST_BLOCK = 64
+"""Points in a block below which no smaller block pays."""
 
 OTHER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 """XLA's own choice of loops takes twice as long where a point is only moved."""
@@ -56,95 +68,307 @@ Points = Float[Array, "d m"]
 Matrices = Float[Array, "d d m"]
 
 
-class Route(eqx.Module):
-    """The anchors as a passing point meets them, from one end of the flow to the other.
+@dataclasses.dataclass(frozen=True)
+class EvaluationOptions:
+    """How many points are evaluated together.
 
     Args:
-        positions: of the anchors at the four stages of each time step.
-        loads: at the same stages, the rows hp and hpqᵀ whose products with kernel values and slopes
-            are hv and hDv, h being the length of the step: inside the loop it would be looked up
-            for every pair of point and anchor.
+        single_chunk: points evaluated at a time by each of the machine's cores, in float32. Every
+            chunk has as many, so that a program is compiled once.
+        double_chunk: the same in float64.
+        pairs: points times anchors whose products are formed at a time: what the caches hold.
+    """
+
+    single_chunk: int = 1024
+    double_chunk: int = 512
+    pairs: int = 2**13
+
+    def chunk(self, precision: str) -> int:
+        """Points evaluated at a time in a precision."""
+        return self.single_chunk if precision == "float32" else self.double_chunk
+
+
+DEFAULT_OPTIONS = EvaluationOptions()
+
+
+class Preimage(eqx.Module):
+    """Where fixed points come from.
+
+    Args:
+        points: the pre-images, in moving space.
+        jacobians: of the map from moving to fixed space, there.
+        covariance: with which they arrive, in fixed space.
+    """
+
+    points: Float[Array, "m d"]
+    jacobians: Float[Array, "m d d"]
+    covariance: Float[Array, "m d d"]
+
+    @property
+    def carried_back(self) -> Float[Array, "m d d"]:
+        """(JA₀)⁻¹Λ(JA₀)⁻ᵀ: the covariance in moving space, to first order."""
+        back = np.linalg.inv(self.jacobians)
+        cov = np.asarray(self.covariance)
+        return back @ cov @ back.swapaxes(1, 2)
+
+
+# ------------------------------------------------------------------- what does not depend on points
+
+
+class AnchorPath(eqx.Module):
+    """The anchors as a carried point meets them, from one end of the flow to the other.
+
+    Args:
+        positions: q, at the four stages of each time step.
+        loads: at the same stages, the rows hp and hpqᵀ, whose products with kernel values and
+            slopes are hv and hDv. The length h of the step is included: inside the loop it would
+            be looked up for every pair of point and anchor.
         end: positions at the end of the last step.
-        weights: of the quadrature at the ends of the steps.
-        carriers: for each anchor the matrices wΨ(t) side by side.
-        pull: wΨ(t)ᵀc, which with kernel values is what a correction c adds to the mean.
+        weights: w, of the quadrature at the ends of the steps.
+        propagators: for each anchor the matrices wΨ(t) side by side.
+        corrections: wΨ(t)ᵀc, which with kernel values is what a correction c adds to the mean.
     """
 
     positions: Float[Array, "s 4 n d"]
     loads: Float[Array, "s 4 r n"]
     end: Float[Array, "n d"]
     weights: Float[Array, " t"]
-    carriers: Float[Array, "n d td"]
-    pull: Float[Array, "t d n"]
+    propagators: Float[Array, "n d td"]
+    corrections: Float[Array, "t d n"]
 
 
-class Journey(eqx.Module):
-    """What a route does to points: where it ends, and kernel values to the anchors and Jacobians on
-    the way.
-    """
+class PreparedPosterior(eqx.Module):
+    """All of a posterior that points need, in the precision that is computed with.
 
-    end: Points
-    jacobian: Matrices
-    values: Float[Array, "t n m"]
-    back: Float[Array, "t d d m"]
-
-
-class Tables(eqx.Module):
-    """What a posterior looks like to a point, in the precision that is computed with.
+    Affine functions of a point z are [A | b] for Az + b, z relative to the centre.
 
     Args:
         model: the posterior's.
-        corrected: whether its mean is more than the flow.
-        kernel: the prior's.
-        forward: from moving space.
-        backward: from fixed space.
-        whitener: W; of the model `pathwise` one for each instant, its columns split by axis.
-        loading: M⁻¹(S⁻¹H)ᵀ.
-        sway: M⁻¹h(z) as an affine function of z.
-        drift: h(z)β̂ as an affine function of z.
-        still: a step of Newton's method that is none, mm.
+        corrected: whether the mean is more than the flow.
+        pairs: see `EvaluationOptions`.
+        kernel: the prior's covariance function.
+        forward: the anchors' path from moving space.
+        backward: the same from fixed space.
+        whitener: W. For the model `pathwise` one for each instant, its columns split by axis.
+        trend_loading: N⁻¹(QJh)ᵀ in terms of the anchors, with NNᵀ = A.
+        trend_basis: N⁻¹h(z) as an affine function of z.
+        trend_shift: h(z)β̂ as an affine function of z.
+        still: a Newton step that is none, mm.
     """
 
     model: str = eqx.field(static=True)
     corrected: bool = eqx.field(static=True)
+    pairs: int = eqx.field(static=True)
     kernel: AbstractKernel
-    forward: Route
-    backward: Route
+    forward: AnchorPath
+    backward: AnchorPath
     whitener: Float[Array, "*i k e"]
-    loading: Float[Array, "b c"]
-    sway: Float[Array, "b d d1"]
-    drift: Float[Array, "d d1"]
+    trend_loading: Float[Array, "b c"]
+    trend_basis: Float[Array, "b d d1"]
+    trend_shift: Float[Array, "d d1"]
     still: Scalar
+
+
+PointFunction = Callable[[PreparedPosterior, Points], Any]
+"""What is applied to a chunk of points. What it returns has the points last."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spaces:
+    """Moving and fixed space, and the coordinates in which the flow is evaluated.
+
+    These are aligned with fixed space and relative to the centre of the flow, so that few digits
+    are enough.
+
+    Args:
+        centre: of the flow, in its own coordinates.
+        origin: of these coordinates, in fixed space.
+        matrix, pivot, offset: A, c and b of the alignment x̃ = A(x − c) + b.
+    """
+
+    centre: np.ndarray
+    origin: np.ndarray
+    matrix: np.ndarray
+    pivot: np.ndarray
+    offset: np.ndarray
+
+    def from_moving(self, moving: np.ndarray) -> np.ndarray:
+        """Moving points as the flow sees them."""
+        turned = (moving - self.pivot) @ self.matrix.T
+        return turned + (self.offset - self.centre)
+
+    def to_moving(self, points: np.ndarray) -> np.ndarray:
+        """Undo `from_moving`."""
+        turned = points + (self.centre - self.offset)
+        moving = np.linalg.solve(self.matrix, turned.T)
+        return moving.T + self.pivot
+
+    def from_fixed(self, fixed: np.ndarray) -> np.ndarray:
+        """Fixed points as the flow sees them."""
+        return fixed - (self.origin + self.centre)
+
+    def to_fixed(self, points: np.ndarray) -> np.ndarray:
+        """Undo `from_fixed`."""
+        return points + self.centre + self.origin
+
+
+def read_spaces(posterior: Posterior, centre: np.ndarray) -> Spaces:
+    """The coordinates of a posterior."""
+    alignment = posterior.alignment
+    return Spaces(
+        centre=np.asarray(centre),
+        origin=np.asarray(posterior.origin),
+        matrix=np.asarray(alignment.matrix),
+        pivot=np.asarray(alignment.center),
+        offset=np.asarray(alignment.offset),
+    )
+
+
+@compiled(static=1, hasty=SMALL_MATRIX)
+def read_posterior(
+    pairs: int, posterior: Posterior
+) -> tuple[Float[Array, " d"], PreparedPosterior]:
+    """The centre of the flow, and all that points need, in double precision."""
+    trajectory = posterior.trajectory
+    linear = posterior.linear
+    trend = posterior.trend
+    centre = jnp.mean(trajectory.positions, axis=(0, 1))
+    psi = transport.propagators(transport.landmark_path(trajectory))
+    forward, backward = _anchor_paths(posterior, centre, psi)
+    if posterior.model == "pathwise":
+        whitener = _instant_whiteners(posterior, psi)
+    else:
+        whitener = linear.whitener()
+    factor = linear.trend_factor
+    inverse = numerics.solve_lower(factor, jnp.eye(len(factor)))
+    return centre, PreparedPosterior(
+        model=posterior.model,
+        corrected=posterior.corrected,
+        pairs=pairs,
+        kernel=posterior.kernel,
+        forward=forward,
+        backward=backward,
+        whitener=whitener,
+        trend_loading=inverse @ linear.loading.T,
+        trend_basis=_affine_trend(trend, inverse, centre),
+        trend_shift=_affine_trend(trend, posterior.shift, centre),
+        still=STILL * jnp.asarray(trend.scale),
+    )
+
+
+class Way(NamedTuple):
+    """A trajectory of the anchors, their propagators Ψ(t) and quadrature weights, in its order."""
+
+    trajectory: shooting.Trajectory
+    psi: Float[Array, "... n d d"]
+    weights: Float[Array, "..."]
+
+
+def _anchor_paths(
+    posterior: Posterior, centre: Float[Array, " d"], psi: Float[Array, "t n d d"]
+) -> tuple[AnchorPath, AnchorPath]:
+    """The anchors' path from moving space, and from fixed space."""
+    there = posterior.trajectory
+    weights = posterior.weights
+    forward = Way(there, psi, weights)
+    backward = Way(shooting.backwards(there), psi[::-1], weights[::-1])
+
+    def follow(way: Way) -> AnchorPath:
+        return _anchor_path(posterior.kernel, posterior.correction, centre, way)
+
+    # One loop over both ways, so that the program has the stages of a step only once.
+    both = jax.tree.map(lambda *parts: jnp.stack(parts), forward, backward)
+    paths = jax.lax.map(follow, both)
+    first = jax.tree.map(operator.itemgetter(0), paths)
+    second = jax.tree.map(operator.itemgetter(1), paths)
+    return first, second
+
+
+def _anchor_path(
+    kernel: AbstractKernel,
+    correction: Float[Array, "n d"],
+    centre: Float[Array, " d"],
+    way: Way,
+) -> AnchorPath:
+    """The anchors along one way through the flow."""
+    trajectory, psi, weights = way
+    q, p = shooting.stages(kernel, trajectory)
+    q = q - centre
+    steps = trajectory.step_lengths[:, None, None, None]
+    rows = shooting.slope_loads(q, p).swapaxes(-1, -2)
+    weighted = weights[:, None, None, None] * psi
+    n, d = trajectory.positions.shape[1:]
+    return AnchorPath(
+        positions=q,
+        loads=steps * rows,
+        end=trajectory.positions[-1] - centre,
+        weights=weights,
+        propagators=weighted.transpose(1, 2, 0, 3).reshape(n, d, -1),
+        corrections=jnp.einsum("t,tiab,ia->tbi", weights, psi, correction),
+    )
+
+
+def _affine_trend(
+    trend: Trend, combine: Float[Array, "*k b"], centre: Float[Array, " d"]
+) -> Float[Array, "*k d d1"]:
+    """Combinations of h as affine functions of a point relative to the centre."""
+    maps = jnp.tensordot(combine, trend.generators, axes=1)
+    linear = maps[..., :-1] / trend.scale
+    at_centre = linear @ centre
+    constant = maps[..., -1:] + at_centre[..., None]
+    return jnp.concatenate([linear, constant], axis=-1)
+
+
+def _instant_whiteners(
+    posterior: Posterior, psi: Float[Array, "t n d d"]
+) -> Float[Array, "t rows n"]:
+    """For `pathwise`: C⁻¹H_t at each instant, its columns split by axis for plain kernel values."""
+    positions = posterior.trajectory.positions
+    t, n, d = positions.shape
+
+    def whitener_at(instant: tuple[Array, Array]) -> Float[Array, "k nd"]:
+        return instant_whitener(posterior.kernel, posterior.rows, *instant)
+
+    whole = jax.lax.map(whitener_at, (positions, psi))
+    k = whole.shape[1]
+    split = whole.reshape(t, k, n, d).swapaxes(2, 3)
+    return split.reshape(t, k * d, n)
+
+
+# ----------------------------------------------------------------------------------- the evaluation
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """A posterior prepared for very many points; its methods mean what the posterior's of the same
-    names do.
+    """A posterior prepared for very many points.
+
+    Its methods mean what the posterior's methods of the same names do.
 
     Args:
         posterior: what is evaluated.
         precision: of the numbers inside, "float32" or "float64".
-        centre: what is subtracted from points of the flow, so that few digits are enough.
-        tables: all that does not depend on the points.
+        spaces: moving and fixed space.
+        prepared: all that does not depend on the points.
+        chunk: points evaluated at a time.
     """
 
     posterior: Posterior
     precision: str
-    centre: np.ndarray
-    tables: Tables
+    spaces: Spaces
+    prepared: PreparedPosterior
+    chunk: int
 
     def __repr__(self) -> str:
-        count = len(self.tables.forward.end)
-        return f"<Evaluation of {self.posterior.model!r} with {count} anchors in {self.precision}>"
+        count = len(self.prepared.forward.end)
+        model = self.prepared.model
+        return f"<Evaluation of {model!r} with {count} anchors in {self.precision}>"
 
     def predict(self, points: ArrayLike) -> GaussianPoints:
-        """Where moving points go in fixed space, (m, d) mm, and the covariance of each, (m, d, d)
-        mm².
-        """
-        x = self._aligned(self._check(points))
-        moved, cov = self._in_chunks(lambda some: _predict(self.tables, some)[::2], x)
-        return GaussianPoints(x + self.centre + self.posterior.origin + moved, cov)
+        """Where moving points go in fixed space, (m, d) mm, and the covariance of each, mm²."""
+        x = self._aligned(points)
+        moved, cov = self._in_chunks(_move_with_covariance, x)
+        mean = self.spaces.to_fixed(x) + moved
+        return GaussianPoints(mean, cov)
 
     def inverse(self, points: ArrayLike) -> GaussianPoints:
         """Where fixed points come from, and the covariance of each in moving space."""
@@ -153,429 +377,588 @@ class Evaluation:
 
     def jacobian(self, points: ArrayLike) -> Float[Array, "m d d"]:
         """Jacobian of the whole mean map at moving points."""
-        x = self._aligned(self._check(points))
-        jacobians = self._in_chunks(lambda some: _predict(self.tables, some)[1], x)
-        return jacobians @ np.asarray(self.posterior.alignment.matrix)
+        x = self._aligned(points)
+        jacobians = self._in_chunks(_differentiate, x)
+        return jacobians @ self.spaces.matrix
 
     def move(self, points: ArrayLike) -> Float[Array, "m d"]:
         """Where moving points go."""
-        x = self._aligned(self._check(points))
-        return x + self.centre + self.posterior.origin + self._in_chunks(self._there, x)
+        x = self._aligned(points)
+        moved = self._in_chunks(_move, x)
+        return self.spaces.to_fixed(x) + moved
 
     def preimage(self, points: ArrayLike) -> Preimage:
-        """Where fixed points come from, the map's Jacobian there, and the covariance they arrive
-        with.
-        """
+        """Where fixed points come from, the Jacobian there, and the covariance they arrive with."""
         y = self._check(points)
-        moved, jacobians, cov = self._in_chunks(
-            functools.partial(_preimage, self.tables), self._centred(y)
-        )
+        moved, jacobians, cov = self._in_chunks(_preimage, self.spaces.from_fixed(y))
         return Preimage(
-            self._native(y, moved), jacobians @ np.asarray(self.posterior.alignment.matrix), cov
+            points=self._origins(y, moved),
+            jacobians=jacobians @ self.spaces.matrix,
+            covariance=cov,
         )
 
     def move_back(self, points: ArrayLike) -> Float[Array, "m d"]:
         """Where fixed points come from."""
         y = self._check(points)
-        return self._native(y, self._in_chunks(self._back, self._centred(y)))
-
-    def _there(self, points: np.ndarray) -> np.ndarray:
-        """Displacements of points of the flow from moving space."""
-        tables = self.tables
-        return (
-            _corrected(tables, points)
-            if tables.corrected
-            else _carried(tables.kernel, tables.forward, points)
-        )
-
-    def _back(self, points: np.ndarray) -> np.ndarray:
-        """Displacements of points of the flow from fixed space."""
-        tables = self.tables
-        return (
-            _corrected_back(tables, points)
-            if tables.corrected
-            else _carried(tables.kernel, tables.backward, points)
-        )
+        moved = self._in_chunks(_move_back, self.spaces.from_fixed(y))
+        return self._origins(y, moved)
 
     def _check(self, points: ArrayLike) -> np.ndarray:
+        dimension = len(self.spaces.centre)
         with jax.enable_x64(True):
-            return np.asarray(as_points(points, "points", len(self.centre)))
+            return np.asarray(as_points(points, "points", dimension))
 
-    def _centred(self, fixed: np.ndarray) -> np.ndarray:
-        """Fixed points as the flow sees them."""
-        return fixed - (self.posterior.origin + self.centre)
+    def _aligned(self, moving: ArrayLike) -> np.ndarray:
+        """Moving points, checked, as the flow sees them."""
+        checked = self._check(moving)
+        return self.spaces.from_moving(checked)
 
-    def _aligned(self, moving: np.ndarray) -> np.ndarray:
-        """Moving points as the flow sees them."""
-        align = self.posterior.alignment
-        return (moving - align.center) @ np.asarray(align.matrix).T + (align.offset - self.centre)
-
-    def _native(self, fixed: np.ndarray, moved: np.ndarray) -> np.ndarray:
-        """Moving points that the flow and then a further step took to fixed ones; none may have
-        been lost.
-        """
-        align = self.posterior.alignment
-        there = self._centred(fixed) + moved + (self.centre - align.offset)
-        moving = np.linalg.solve(np.asarray(align.matrix), there.T).T + align.center
-        if self.posterior.corrected:
+    def _origins(self, fixed: np.ndarray, moved: np.ndarray) -> np.ndarray:
+        """The moving points that fixed ones were moved back to; none may have been lost."""
+        start = self.spaces.from_fixed(fixed) + moved
+        moving = self.spaces.to_moving(start)
+        if self.prepared.corrected:
             check_arrival(self.posterior, fixed, self.move(moving))
         return moving
 
-    def _in_chunks(self, function: Callable[[np.ndarray], Any], points: np.ndarray) -> Any:
-        """Apply a function to points of the flow, the points last, some at a time; points first in
-        what it gives.
+    def _in_chunks(self, function: PointFunction, points: np.ndarray) -> Any:
+        """Apply a function to points of the flow, some at a time.
+
+        The function has the points last; here they come first, in what goes in and in what is
+        returned.
         """
-        size = CHUNK[self.precision]
+        count = len(points)
+        starts = range(0, max(count, 1), self.chunk)
 
-        def apply(start: int) -> Any:
-            chunk = points[start : start + size]
-            padded = np.zeros((points.shape[1], size), self.precision)
-            padded[:, : len(chunk)] = chunk.T
-            with jax.enable_x64(self.precision == "float64"):
-                return _points_first(function(padded), len(chunk))
+        def evaluate(start: int) -> Any:
+            chunk = points[start : start + self.chunk]
+            return self._evaluate(function, chunk)
 
-        starts = range(0, max(len(points), 1), size)
-        first = apply(0)  # by itself, so that one thread compiles
-        found = jax.tree.map(lambda part: np.empty((len(points), *part.shape[1:])), first)
-        for start, pieces in zip(
-            starts, itertools.chain([first], in_order(apply, starts[1:])), strict=True
-        ):
-            for whole, piece in zip(jax.tree.leaves(found), jax.tree.leaves(pieces), strict=True):
-                whole[start : start + len(piece)] = piece
-        return found
+        first = evaluate(0)  # by itself, so that one thread compiles
+        others = in_order(evaluate, starts[1:])
+        return _join(itertools.chain([first], others), first, count)
 
-
-def _points_first(tree: Any, count: int) -> Any:
-    """The same for the points that were asked for, in double precision, the points first."""
-    return jax.tree.map(
-        lambda a: np.ascontiguousarray(np.moveaxis(a[..., :count], -1, 0), dtype=np.float64), tree
-    )
+    def _evaluate(self, function: PointFunction, points: np.ndarray) -> Any:
+        """Apply a function to at most a chunk of points."""
+        count, d = points.shape
+        padded = np.zeros((d, self.chunk), self.precision)
+        padded[:, :count] = points.T
+        with jax.enable_x64(self.precision == "float64"):
+            found = function(self.prepared, padded)
+        return jax.tree.map(lambda array: _points_first(array, count), found)
 
 
-def prepare(posterior: Posterior, precision: str = "float64") -> Evaluation:
+def _points_first(array: Array, count: int) -> np.ndarray:
+    """The first points of an array in double precision, the points first."""
+    meant = array[..., :count]
+    turned = np.moveaxis(meant, -1, 0)
+    return np.ascontiguousarray(turned, dtype=np.float64)
+
+
+def _join(pieces: Iterable[Any], first: Any, count: int) -> Any:
+    """Write pieces one after the other into arrays that are made once; the first says how large."""
+    whole = jax.tree.map(lambda part: np.empty((count, *part.shape[1:])), first)
+    start = 0
+    for piece in pieces:
+        parts = jax.tree.leaves(piece)
+        end = start + len(parts[0])
+        for target, part in zip(jax.tree.leaves(whole), parts, strict=True):
+            target[start:end] = part
+        start = end
+    return whole
+
+
+def prepare(
+    posterior: Posterior,
+    precision: str = "float64",
+    options: EvaluationOptions = DEFAULT_OPTIONS,
+) -> Evaluation:
     """Compute all that does not depend on the points.
 
-    A corrected posterior is inverted by a search, which needs all digits: it is evaluated in
-    float64 whatever is asked.
+    A corrected posterior is inverted by a search, which needs all digits. It is evaluated in
+    float64 whatever precision is asked for.
     """
     if precision not in PRECISIONS:
-        raise ArgumentError(
-            f"precision: expected one of {', '.join(PRECISIONS)}, found {precision!r}"
-        )
-    precision = "float64" if posterior.corrected else precision
+        names = ", ".join(PRECISIONS)
+        raise ArgumentError(f"precision: expected one of {names}, found {precision!r}")
+    if posterior.corrected:
+        precision = "float64"
     with jax.enable_x64(True):
-        centre, tables = _prepared(posterior)
-        tables = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, precision)), tables)
-    return Evaluation(posterior, precision, centre, tables)
-
-
-@compiled(hasty=SMALL_MATRIX)
-def _prepared(posterior: Posterior) -> tuple[Float[Array, " d"], Tables]:
-    """The centre, and the tables in double precision."""
-    linear, there, weights = posterior.linear, posterior.trajectory, posterior.weights
-    centre = jnp.mean(there.positions, axis=(0, 1))
-    psi = transport.propagators(transport.landmark_path(there))
-    ways = (there, psi, weights), (shooting.backwards(there), psi[::-1], weights[::-1])
-    both = jax.tree.map(lambda *parts: jnp.stack(parts), *ways)
-    routes = jax.lax.map(
-        lambda way: _route(posterior.kernel, posterior.correction, centre, *way), both
-    )
-    forward, backward = (jax.tree.map(operator.itemgetter(k), routes) for k in (0, 1))
-    whitener = (
-        _instant_whiteners(posterior, psi) if posterior.model == "pathwise" else linear.whitener()
-    )
-    root = numerics.solve_lower(linear.trend_factor, jnp.eye(len(linear.trend_factor)))
-    return centre, Tables(
-        posterior.model,
-        posterior.corrected,
-        posterior.kernel,
-        forward,
-        backward,
-        whitener,
-        root @ linear.loading.T,
-        _trend_map(posterior.trend, root, centre),
-        _trend_map(posterior.trend, posterior.shift, centre),
-        1e-9 * jnp.asarray(posterior.trend.scale),
+        centre, prepared = read_posterior(options.pairs, posterior)
+        prepared = jax.tree.map(lambda leaf: _on_device(leaf, precision), prepared)
+    return Evaluation(
+        posterior=posterior,
+        precision=precision,
+        spaces=read_spaces(posterior, centre),
+        prepared=prepared,
+        chunk=options.chunk(precision),
     )
 
 
-def _trend_map(
-    trend: Trend, combine: Float[Array, "*k b"], centre: Float[Array, " d"]
-) -> Float[Array, "*k d d1"]:
-    """Combinations of h as affine functions of a point less the centre: a matrix and a shift side
-    by side.
-    """
-    maps = jnp.tensordot(combine, trend.generators, axes=1)
-    turn = maps[..., :-1] / trend.scale
-    return jnp.concatenate([turn, maps[..., -1:] + (turn @ centre)[..., None]], axis=-1)
+def _on_device(leaf: Array, precision: str) -> jax.Array:
+    return jax.device_put(np.asarray(leaf, precision))
 
 
-def _route(
-    kernel: AbstractKernel,
-    correction: Float[Array, "n d"],
-    centre: Float[Array, " d"],
-    trajectory: shooting.Trajectory,
-    psi: Float[Array, "t n d d"],
-    weights: Float[Array, " t"],
-) -> Route:
-    q, p = shooting.stages(kernel, trajectory)
-    q, steps = q - centre, jnp.diff(trajectory.times)
-    pq = (p[..., :, None] * q[..., None, :]).reshape(*p.shape[:-1], p.shape[-1] ** 2)
-    loads = steps[:, None, None, None] * jnp.concatenate([p, pq], axis=-1).swapaxes(-1, -2)
-    carriers = (weights[:, None, None, None] * psi).transpose(1, 2, 0, 3)
-    pull = jnp.einsum("t,tiab,ia->tbi", weights, psi, correction)
-    n, d = trajectory.positions.shape[1:]
-    return Route(
-        q, loads, trajectory.positions[-1] - centre, weights, carriers.reshape(n, d, -1), pull
-    )
+def check_arrival(
+    posterior: Posterior, wanted: Float[Array, "m d"], found: Float[Array, "m d"]
+) -> None:
+    """Refuse pre-images that do not arrive where they should."""
+    allowed = LOST * float(posterior.trend.scale)
+    misses = np.abs(np.asarray(found) - np.asarray(wanted)).max(axis=1)
+    # Not `misses >= allowed`: what is not a number is lost, too.
+    lost = np.flatnonzero(~(misses < allowed))
+    if lost.size:
+        raise InverseError(
+            f"{lost.size} of {len(misses)} points (the first is row {lost[0]}) have no pre-image "
+            "that could be found: the corrected or small-deformation map folds; use "
+            "model='endpoint' and let it converge"
+        )
 
 
-def _instant_whiteners(
-    posterior: Posterior, psi: Float[Array, "t n d d"]
-) -> Float[Array, "t rows n"]:
-    """Of `pathwise`: C⁻¹ at each instant, its columns split by axis so that it meets plain kernel
-    values.
-    """
-    n, d = posterior.trajectory.positions.shape[1:]
-    inverse = lambda node: numerics.solve_lower(instant_factor(posterior, *node), jnp.eye(n * d))
-    whole = jax.lax.map(inverse, (posterior.trajectory.positions, psi))
-    return whole.reshape(len(psi), n * d, n, d).swapaxes(2, 3).reshape(len(psi), n * d * d, n)
+# --------------------------------------------------------------------- algebra with the points last
 
 
-# ----------------------------------------------------------------------------- the points come last
-
-
-def _product(a: Matrices, b: Float[Array, "d k m"]) -> Float[Array, "d k m"]:
+def _multiply(a: Matrices, b: Float[Array, "d k m"]) -> Float[Array, "d k m"]:
     """Matrix times matrix, point by point."""
-    return sum(
-        (a[:, k, None] * b[None, k] for k in range(1, len(b))), start=a[:, 0, None] * b[None, 0]
-    )
+    total = a[:, 0, None] * b[None, 0]
+    for k in range(1, len(b)):
+        product = a[:, k, None] * b[None, k]
+        total = total + product
+    return total
 
 
-def _applied(a: Matrices, x: Points) -> Points:
+def _apply(a: Matrices, x: Points) -> Points:
     """Matrix times vector, point by point."""
-    return _product(a, x[:, None])[:, 0]
+    column = x[:, None]
+    return _multiply(a, column)[:, 0]
 
 
-def _turned(a: Matrices, middle: Matrices) -> Matrices:
-    """A M Aᵀ, point by point."""
-    return _product(_product(a, middle), a.swapaxes(0, 1))
+def _transform(a: Matrices, cov: Matrices) -> Matrices:
+    """AΛAᵀ, point by point."""
+    left = _multiply(a, cov)
+    return _multiply(left, a.swapaxes(0, 1))
 
 
 def _square(half: Float[Array, "k d m"]) -> Matrices:
-    """HᵀH, point by point."""
+    """HᵀH, point by point; an entry and its mirror image are computed once."""
     d = half.shape[1]
-    rows = [[jnp.sum(half[:, a] * half[:, b], axis=0) for b in range(a + 1)] for a in range(d)]
-    return jnp.stack([jnp.stack([rows[max(a, b)][min(a, b)] for b in range(d)]) for a in range(d)])
+    entries = {}
+    for a in range(d):
+        for b in range(a + 1):
+            entries[a, b] = jnp.sum(half[:, a] * half[:, b], axis=0)
+            entries[b, a] = entries[a, b]
+    rows = []
+    for a in range(d):
+        row = [entries[a, b] for b in range(d)]
+        rows.append(jnp.stack(row))
+    return jnp.stack(rows)
 
 
-def _inverse(matrices: Float[Array, "*t d d m"]) -> Float[Array, "*t d d m"]:
-    return jnp.moveaxis(numerics.inverse_small(jnp.moveaxis(matrices, -1, -3)), -3, -1)
+def _invert(matrices: Float[Array, "*t d d m"]) -> Float[Array, "*t d d m"]:
+    """The inverse, point by point."""
+    points_first = jnp.moveaxis(matrices, -1, -3)
+    inverse = numerics.inverse_small(points_first)
+    return jnp.moveaxis(inverse, -3, -1)
 
 
-def _affine(map_: Float[Array, "*b d d1"], x: Points) -> Float[Array, "*b d m"]:
-    return jnp.tensordot(map_[..., :-1], x, axes=1) + map_[..., -1:]
+def _apply_affine(map_: Float[Array, "*b d d1"], x: Points) -> Float[Array, "*b d m"]:
+    """Ax + b for [A | b]."""
+    linear = map_[..., :-1]
+    constant = map_[..., -1:]
+    return jnp.tensordot(linear, x, axes=1) + constant
+
+
+def _identities(points: Points) -> Matrices:
+    """The identity for every point."""
+    d, m = points.shape
+    eye = jnp.eye(d, dtype=points.dtype)
+    return jnp.broadcast_to(eye[..., None], (d, d, m))
 
 
 def _squared_distances(x: Points, q: Float[Array, "n d"]) -> Float[Array, "n m"]:
-    first, *others = ((x[a] - q[:, a, None]) ** 2 for a in range(len(x)))
+    """|x − q|², axis by axis."""
+    squares = []
+    for axis in range(len(x)):
+        differences = x[axis] - q[:, axis, None]
+        squares.append(differences**2)
+    first, *others = squares
     return sum(others, start=first)
 
 
-def _stepped(field: Callable[..., Any], state: Any, nodes: Any) -> Any:
-    """A Runge–Kutta step, field(y, node) being hẏ at a stage's node; and what the first stage
-    noted.
+# ------------------------------------------------------------------------- points along the anchors
+
+
+Stage = tuple[Float[Array, "n d"], Float[Array, "r n"]]
+"""Positions and loads of the anchors at one stage of a step."""
+
+Stages = tuple[Float[Array, "4 n d"], Float[Array, "4 r n"]]
+"""The same at the four stages."""
+
+State = tuple[Points, Matrices]
+"""Points with their Jacobians."""
+
+NewtonState = tuple[Points, Any, Any]
+"""Points, the longest step that one of them has just made, and the number of steps."""
+
+
+class CarriedPoints(eqx.Module):
+    """Points that were carried from one end of the flow to the other.
+
+    Args:
+        end: where they arrive.
+        jacobian: J₁, from the start of the path to its end.
+        kernel_values: k(x_t, q_t), with all anchors at each instant.
+        inverse_jacobians: B_t, at each instant.
     """
-    shifted = lambda share, slope: jax.tree.map(lambda y, k: y + share * k, state, slope)
-    stage = lambda i: jax.tree.map(lambda node: node[i], nodes)
-    k1, noted = field(state, stage(0))
-    k2, _ = field(shifted(0.5, k1), stage(1))
-    k3, _ = field(shifted(0.5, k2), stage(2))
-    k4, _ = field(shifted(1.0, k3), stage(3))
-    mean = jax.tree.map(lambda a, b, c, e: (a + 2 * b + 2 * c + e) / 6, k1, k2, k3, k4)
-    return shifted(1.0, mean), noted
+
+    end: Points
+    jacobian: Matrices
+    kernel_values: Float[Array, "t n m"]
+    inverse_jacobians: Float[Array, "t d d m"]
 
 
-def _travelled(kernel: AbstractKernel, route: Route, start: Points) -> Points:
-    """Where a route takes points, no more: ẋ = v(x)."""
-    d = len(start)
+def _rk4_step(rates: Callable[..., Any], state: Any, stages: Any) -> tuple[Any, Any]:
+    """A classical Runge–Kutta step, and what was noted at its first stage.
 
-    def field(x: Points, node: tuple[Array, Array]) -> tuple[Points, None]:
-        q, load = node
-        return load[:d] @ kernel.value_and_slope(_squared_distances(x, q))[0], None
-
-    return jax.lax.scan(functools.partial(_stepped, field), start, (route.positions, route.loads))[
-        0
-    ]
-
-
-def _journey(kernel: AbstractKernel, route: Route, start: Points) -> Journey:
-    """Follow points with their Jacobians: ẋ = v(x), J̇ = Dv(x)J, Dv = (Σ g p)xᵀ − Σ g pqᵀ, g =
-    k'/r.
+    Args:
+        rates: a function of the state and a stage: hẏ, and what to note.
+        state: y.
+        stages: of the anchors, at the four stages of the step.
     """
-    d, m = start.shape
+    k1, noted = rates(state, _stage(stages, 0))
+    shifted = _shift(state, 0.5, k1)
+    k2, _ = rates(shifted, _stage(stages, 1))
+    shifted = _shift(state, 0.5, k2)
+    k3, _ = rates(shifted, _stage(stages, 2))
+    shifted = _shift(state, 1.0, k3)
+    k4, _ = rates(shifted, _stage(stages, 3))
+    mean = jax.tree.map(_rk4_mean, k1, k2, k3, k4)
+    return _shift(state, 1.0, mean), noted
 
-    def field(
-        state: tuple[Points, Matrices], node: tuple[Array, Array]
-    ) -> tuple[tuple[Points, Matrices], Array]:
-        (x, jacobian), (q, load) = state, node
-        s = _squared_distances(x, q)
-        values, slopes = kernel.value_and_slope(s)
-        sums = load @ slopes
-        gradient = sums[:d, None] * x[None] - sums[d:].reshape(d, d, m)
-        return (load[:d] @ values, _product(gradient, jacobian)), values
 
-    def step(state: tuple[Points, Matrices], node: tuple[Array, ...]) -> tuple[tuple, tuple]:
-        after, values = _stepped(field, state, node)
-        return after, (values, state[1])
+def _stage(stages: Any, index: int) -> Any:
+    return jax.tree.map(operator.itemgetter(index), stages)
 
-    eye = jnp.broadcast_to(jnp.eye(d, dtype=start.dtype)[..., None], (d, d, m))
-    (end, jacobian), (values, way) = jax.lax.scan(
-        step, (start, eye), (route.positions, route.loads)
+
+def _shift(state: Any, share: float, slope: Any) -> Any:
+    return jax.tree.map(lambda y, k: y + share * k, state, slope)
+
+
+def _rk4_mean(k1: Array, k2: Array, k3: Array, k4: Array) -> Array:
+    return (k1 + 2 * k2 + 2 * k3 + k4) / 6
+
+
+def _velocity(kernel: AbstractKernel, x: Points, stage: Stage) -> tuple[Points, None]:
+    """hv(x); nothing is noted."""
+    q, loads = stage
+    squares = _squared_distances(x, q)
+    values, _ = kernel.value_and_slope(squares)
+    return loads[: len(x)] @ values, None
+
+
+def _carry(kernel: AbstractKernel, anchors: AnchorPath, start: Points) -> Points:
+    """Where points arrive, and no more: ẋ = v(x)."""
+    velocity = functools.partial(_velocity, kernel)
+    step = functools.partial(_rk4_step, velocity)
+    end, _ = jax.lax.scan(step, start, (anchors.positions, anchors.loads))
+    return end
+
+
+def _rates(kernel: AbstractKernel, state: State, stage: Stage) -> tuple[State, Array]:
+    """hv(x) and hDv(x)J, with Dv = (Σ g p)xᵀ − Σ g pqᵀ, g = k'/r; the kernel values are noted."""
+    x, jacobian = state
+    q, loads = stage
+    d, m = x.shape
+    squares = _squared_distances(x, q)
+    values, slopes = kernel.value_and_slope(squares)
+    sums = loads @ slopes
+    gp = sums[:d]
+    gpq = sums[d:].reshape(d, d, m)
+    gradient = gp[:, None] * x[None] - gpq
+    velocity = loads[:d] @ values
+    return (velocity, _multiply(gradient, jacobian)), values
+
+
+def _carry_with_jacobians(
+    kernel: AbstractKernel, anchors: AnchorPath, start: Points
+) -> CarriedPoints:
+    """Carry points and their Jacobians: ẋ = v(x), J̇ = Dv(x)J."""
+    rates = functools.partial(_rates, kernel)
+
+    def step(state: State, stages: Stages) -> tuple[State, tuple[Array, Array]]:
+        after, values = _rk4_step(rates, state, stages)
+        _, jacobian = state
+        return after, (values, jacobian)
+
+    nodes = (anchors.positions, anchors.loads)
+    (end, jacobian), (values, jacobians) = jax.lax.scan(step, (start, _identities(start)), nodes)
+    last_values, _ = kernel.value_and_slope(_squared_distances(end, anchors.end))
+    return CarriedPoints(
+        end=end,
+        jacobian=jacobian,
+        inverse_jacobians=_invert(jnp.concatenate([jacobians, jacobian[None]])),
+        kernel_values=jnp.concatenate([values, last_values[None]]),
     )
-    last, _ = kernel.value_and_slope(_squared_distances(end, route.end))
-    back = _inverse(jnp.concatenate([way, jacobian[None]]))
-    return Journey(end, jacobian, jnp.concatenate([values, last[None]]), back)
 
 
-def _spread(
-    tables: Tables,
-    route: Route,
+# ------------------------------------------------------------------------- the covariance of points
+
+
+class PointBlock(NamedTuple):
+    """What the covariance of some points is made of.
+
+    Args:
+        kernel_values: k(x_t, q_t).
+        inverse_jacobians: B_t.
+        trend_basis: N⁻¹h, where the path starts.
+    """
+
+    kernel_values: Float[Array, "... m"]
+    inverse_jacobians: Float[Array, "... m"]
+    trend_basis: Float[Array, "... m"]
+
+
+def _posterior_covariance(
+    prepared: PreparedPosterior,
+    anchors: AnchorPath,
     whitener: Float[Array, "*i k c"],
-    way: Journey,
+    carried: CarriedPoints,
     basis: Float[Array, "b d m"],
 ) -> Matrices:
-    """Λ_post where the route starts, a block of points after the other; the whitener in the order
-    of the route.
+    """Λ_post where the path starts, one block of points after the other.
+
+    Args:
+        prepared: the posterior.
+        anchors: the path along which the points were carried.
+        whitener: W, its instants in the order of the path.
+        carried: the points.
+        basis: N⁻¹h, where the path starts.
     """
-    block = _block_size(way.values.shape[1], way.end.shape[1])
-    apart = lambda a: jnp.moveaxis(a.reshape(*a.shape[:-1], a.shape[-1] // block, block), -2, 0)
-    blocks = jax.tree.map(apart, (way.values, way.back, basis))
-    parts = jax.lax.map(lambda part: _told(tables, route, whitener, *part), blocks)
-    return jnp.moveaxis(parts, 0, -2).reshape(way.jacobian.shape)
+    _, num_anchors, num_points = carried.kernel_values.shape
+    size = _block_size(num_anchors, num_points, prepared.pairs)
+    points = PointBlock(carried.kernel_values, carried.inverse_jacobians, basis)
+    blocks = jax.tree.map(lambda array: _split_points(array, size), points)
+
+    def condition(block: PointBlock) -> Matrices:
+        return _covariance_of_block(prepared, anchors, whitener, block)
+
+    parts = jax.lax.map(condition, blocks)
+    return jnp.moveaxis(parts, 0, -2).reshape(carried.jacobian.shape)
 
 
-def _told(
-    tables: Tables, route: Route, whitener: Array, values: Array, back: Array, basis: Array
-) -> Matrices:
-    """Prior − what the landmarks explain + the uncertain alignment's part, for a block of points."""
-    roots = jnp.sqrt(route.weights)[:, None, None, None] * back.swapaxes(1, 2)
-    gathered = _gathered(
-        route, values, back
-    )  # of `pathwise` without an alignment it is not used, and not computed
-    prior = tables.kernel.variance * _square(roots.reshape(-1, *roots.shape[2:]))
-    known = prior + _square(basis - _rows(tables.loading, gathered))
-    if tables.model == "pathwise":
-        return known - _explained_pathwise(whitener, route.weights, values, back)
-    return known - _square(_rows(whitener, gathered))
-
-
-def _gathered(
-    route: Route, values: Float[Array, "t n m"], back: Float[Array, "t d d m"]
-) -> Float[Array, "n d d m"]:
-    """Γᵀ, anchor by anchor: for each the product of its wΨ(t) side by side with the kB_tᵀ one below
-    the other.
-    """
-    n, d, m = route.end.shape[0], back.shape[1], values.shape[-1]
-    stacked = values.swapaxes(0, 1)[:, :, None, None] * back.swapaxes(1, 2)[None]
-    return (route.carriers @ stacked.reshape(n, -1, d * m)).reshape(n, d, d, m)
-
-
-def _rows(matrix: Float[Array, "k c"], gathered: Float[Array, "n d d m"]) -> Float[Array, "k d m"]:
-    n, d, _, m = gathered.shape
-    return (matrix @ gathered.reshape(n * d, d * m)).reshape(len(matrix), d, m)
-
-
-def _explained_pathwise(whiteners: Array, weights: Array, values: Array, back: Array) -> Matrices:
-    """Σ w B_t (C⁻¹k)ᵀ(C⁻¹k) B_tᵀ: the velocity conditioned at every instant."""
-    d, m = back.shape[1], values.shape[-1]
-
-    def add(total: Matrices, node: tuple[Array, ...]) -> tuple[Matrices, None]:
-        w, whitener, k, b = node
-        return total + w * _turned(b, _square((whitener @ k).reshape(-1, d, m))), None
-
-    return jax.lax.scan(
-        add, jnp.zeros((d, d, m), values.dtype), (weights, whiteners, values, back)
-    )[0]
-
-
-def _block_size(anchors: int, points: int) -> int:
-    size = points
-    while size > 64 and size * anchors > PAIRS + PAIRS // 4:
+def _block_size(num_anchors: int, num_points: int, pairs: int) -> int:
+    """Points in a block: halved until their products with the anchors fit into the caches."""
+    size = num_points
+    limit = pairs + pairs // 4
+    while size > SMALLEST_BLOCK and size * num_anchors > limit:
         size //= 2
     return size
 
 
-def _correction(tables: Tables, start: Points, way: Journey) -> Points:
-    """J₁(hβ̂ + Γc): what is added to the flow's end where the fit stopped early, or is
-    small-deformation.
+def _split_points(array: Float[Array, "... m"], size: int) -> Float[Array, "b ..."]:
+    """Blocks of so many points, along a new first axis."""
+    *others, m = array.shape
+    blocks = array.reshape(*others, m // size, size)
+    return jnp.moveaxis(blocks, -2, 0)
+
+
+def _covariance_of_block(
+    prepared: PreparedPosterior, anchors: AnchorPath, whitener: Array, block: PointBlock
+) -> Matrices:
+    """Prior − what the observations explain + the part of the uncertain alignment."""
+    values = block.kernel_values
+    inverses = block.inverse_jacobians
+    # For `pathwise` without an alignment the cross-covariance is not used, and not computed.
+    cross = _cross_covariance(anchors, values, inverses)
+    prior = prepared.kernel.variance * _integrate_squares(anchors.weights, inverses)
+    swing = block.trend_basis - _multiply_cross(prepared.trend_loading, cross)
+    aligned = prior + _square(swing)
+    if prepared.model == "pathwise":
+        return aligned - _explained_pathwise(whitener, anchors.weights, values, inverses)
+    whitened = _multiply_cross(whitener, cross)
+    return aligned - _square(whitened)
+
+
+def _integrate_squares(weights: Float[Array, " t"], inverses: Float[Array, "t d d m"]) -> Matrices:
+    """∫ B_t B_tᵀ dt, as the square of all √w B_tᵀ one below the other."""
+    roots = jnp.sqrt(weights)[:, None, None, None]
+    stacked = roots * inverses.swapaxes(1, 2)
+    d, m = stacked.shape[2:]
+    return _square(stacked.reshape(-1, d, m))
+
+
+def _cross_covariance(
+    anchors: AnchorPath, values: Float[Array, "t n m"], inverses: Float[Array, "t d d m"]
+) -> Float[Array, "n d d m"]:
+    """Γᵀ, anchor by anchor.
+
+    For each it is the product of its wΨ(t) side by side with the kB_tᵀ one below the other.
     """
-    pulls = (
-        _applied(b, pull @ k)
-        for b, pull, k in zip(way.back, tables.forward.pull, way.values, strict=True)
-    )
-    return _applied(way.jacobian, sum(pulls, start=_affine(tables.drift, start)))
+    _, n, m = values.shape
+    d = inverses.shape[1]
+    k = values.swapaxes(0, 1)[:, :, None, None]
+    transposed = inverses.swapaxes(1, 2)
+    stacked = k * transposed[None]
+    product = anchors.propagators @ stacked.reshape(n, -1, d * m)
+    return product.reshape(n, d, d, m)
+
+
+def _multiply_cross(
+    matrix: Float[Array, "k c"], cross: Float[Array, "n d d m"]
+) -> Float[Array, "k d m"]:
+    """A matrix times Γᵀ."""
+    n, d, _, m = cross.shape
+    flat = cross.reshape(n * d, d * m)
+    product = matrix @ flat
+    return product.reshape(len(matrix), d, m)
+
+
+def _explained_pathwise(
+    whiteners: Array, weights: Array, values: Array, inverses: Array
+) -> Matrices:
+    """Σ w B_t (C⁻¹H_tk)ᵀ(C⁻¹H_tk) B_tᵀ: the velocity conditioned at every instant."""
+    d = inverses.shape[1]
+    m = values.shape[-1]
+
+    def add(total: Matrices, instant: tuple[Array, ...]) -> tuple[Matrices, None]:
+        weight, whitener, k, inverse = instant
+        half = (whitener @ k).reshape(-1, d, m)
+        explained = _transform(inverse, _square(half))
+        return total + weight * explained, None
+
+    start = jnp.zeros((d, d, m), values.dtype)
+    return jax.lax.scan(add, start, (weights, whiteners, values, inverses))[0]
+
+
+# ----------------------------------------------------------- programs, for one chunk of points each
+
+
+def _move(prepared: PreparedPosterior, start: Points) -> Points:
+    """The displacement of points of moving space."""
+    if prepared.corrected:
+        return _corrected_displacement(prepared, start)
+    return _displacement(prepared.kernel, prepared.forward, start)
+
+
+def _move_back(prepared: PreparedPosterior, end: Points) -> Points:
+    """The displacement that takes points of fixed space to where they come from."""
+    if prepared.corrected:
+        return _corrected_displacement_back(prepared, end)
+    return _displacement(prepared.kernel, prepared.backward, end)
+
+
+def _move_with_covariance(prepared: PreparedPosterior, start: Points) -> tuple[Points, Matrices]:
+    """The displacement of points of moving space, and their covariance."""
+    moved, _, cov = _predict(prepared, start)
+    return moved, cov
+
+
+def _differentiate(prepared: PreparedPosterior, start: Points) -> Matrices:
+    """The Jacobian at points of moving space."""
+    _, jacobian, _ = _predict(prepared, start)
+    return jacobian
 
 
 @compiled(options=OTHER_LOOPS)
-def _carried(kernel: AbstractKernel, route: Route, start: Points) -> Points:
+def _displacement(kernel: AbstractKernel, anchors: AnchorPath, start: Points) -> Points:
     """The displacement of points by the flow alone, there or back."""
-    return _travelled(kernel, route, start) - start
+    return _carry(kernel, anchors, start) - start
 
 
 @compiled
-def _corrected(tables: Tables, start: Points) -> Points:
-    """The displacement of points of moving space by more than the flow."""
-    way = _journey(tables.kernel, tables.forward, start)
-    return way.end - start + _correction(tables, start, way)
-
-
-@compiled
-def _predict(tables: Tables, start: Points) -> tuple[Points, Matrices, Matrices]:
+def _predict(prepared: PreparedPosterior, start: Points) -> tuple[Points, Matrices, Matrices]:
     """Displacement, Jacobian and covariance of points of moving space."""
-    way = _journey(tables.kernel, tables.forward, start)
-    moved, jacobian = way.end - start, way.jacobian
-    if tables.corrected:
-        moved, jacobian = moved + _correction(tables, start, way), _slope(tables, start)
-    known = _spread(tables, tables.forward, tables.whitener, way, _affine(tables.sway, start))
-    return moved, jacobian, _turned(way.jacobian, known)
+    anchors = prepared.forward
+    carried = _carry_with_jacobians(prepared.kernel, anchors, start)
+    moved = carried.end - start
+    jacobian = carried.jacobian
+    if prepared.corrected:
+        moved = moved + _correction(prepared, start, carried)
+        jacobian = _corrected_jacobian(prepared, start)
+    basis = _apply_affine(prepared.trend_basis, start)
+    at_start = _posterior_covariance(prepared, anchors, prepared.whitener, carried, basis)
+    return moved, jacobian, _transform(carried.jacobian, at_start)
 
 
 @compiled
-def _preimage(tables: Tables, end: Points) -> tuple[Points, Matrices, Matrices]:
-    """The displacement that takes points of fixed space to where they come from, the Jacobian
-    there, the covariance.
-    """
-    if tables.corrected:
-        back = _corrected_back(tables, end)
-        _, jacobian, cov = _predict(tables, end + back)
-        return back, jacobian, cov
-    way = _journey(tables.kernel, tables.backward, end)
-    jacobian = way.back[-1]
-    basis = jax.vmap(lambda h: _applied(jacobian, h))(_affine(tables.sway, way.end))
-    whitener = tables.whitener[::-1] if tables.model == "pathwise" else tables.whitener
-    return way.end - end, jacobian, _spread(tables, tables.backward, whitener, way, basis)
+def _preimage(prepared: PreparedPosterior, end: Points) -> tuple[Points, Matrices, Matrices]:
+    """The displacement of fixed points to where they come from, Jacobian there, and covariance."""
+    if prepared.corrected:
+        moved = _corrected_displacement_back(prepared, end)
+        _, jacobian, cov = _predict(prepared, end + moved)
+        return moved, jacobian, cov
+    anchors = prepared.backward
+    carried = _carry_with_jacobians(prepared.kernel, anchors, end)
+    jacobian = carried.inverse_jacobians[-1]
+    basis = _apply_affine(prepared.trend_basis, carried.end)
+    basis = jax.vmap(lambda h: _apply(jacobian, h))(basis)
+    whitener = prepared.whitener
+    if prepared.model == "pathwise":
+        whitener = whitener[::-1]
+    cov = _posterior_covariance(prepared, anchors, whitener, carried, basis)
+    return carried.end - end, jacobian, cov
 
 
-def _slope(tables: Tables, start: Points) -> Matrices:
+# ---------------------------------------------------------------- means that are more than the flow
+
+
+def _correction(prepared: PreparedPosterior, start: Points, carried: CarriedPoints) -> Points:
+    """J₁(hβ̂ + Γc): what is added to the flow where a fit stopped early, or is small-deformation."""
+    total = _apply_affine(prepared.trend_shift, start)
+    instants = zip(
+        carried.inverse_jacobians,
+        prepared.forward.corrections,
+        carried.kernel_values,
+        strict=True,
+    )
+    for inverse, correction, values in instants:
+        total = total + _apply(inverse, correction @ values)
+    return _apply(carried.jacobian, total)
+
+
+@compiled
+def _corrected_displacement(prepared: PreparedPosterior, start: Points) -> Points:
+    """The displacement of points of moving space by the flow and the correction."""
+    carried = _carry_with_jacobians(prepared.kernel, prepared.forward, start)
+    moved = carried.end - start
+    return moved + _correction(prepared, start, carried)
+
+
+def _corrected_jacobian(prepared: PreparedPosterior, start: Points) -> Matrices:
     """The Jacobian of the whole corrected map, by forward differentiation along each axis."""
-    d = len(start)
-    along = jnp.broadcast_to(jnp.eye(d, dtype=start.dtype)[..., None], (d, *start.shape))
-    arrive = lambda x: x + _corrected(tables, x)
-    return jax.vmap(lambda tangent: jax.jvp(arrive, (start,), (tangent,))[1], out_axes=1)(along)
+
+    def arrive(x: Points) -> Points:
+        return x + _corrected_displacement(prepared, x)
+
+    def differentiate(tangent: Points) -> Points:
+        _, derivative = jax.jvp(arrive, (start,), (tangent,))
+        return derivative
+
+    axes = _identities(start)
+    return jax.vmap(differentiate, out_axes=1)(axes)
 
 
 @compiled
-def _corrected_back(tables: Tables, end: Points) -> Points:
-    """The displacement to points that arrive at `end`: Newton's method from the flow's, until none
-    moves any more.
+def _corrected_displacement_back(prepared: PreparedPosterior, end: Points) -> Points:
+    """The displacement to points that arrive at `end`.
+
+    Newton's method starts where the flow alone comes from, and ends when no point moves any more.
     """
 
-    def search(state: tuple[Points, Any, Any]) -> tuple[Points, Any, Any]:
-        x, _, count = state
-        step = _applied(_inverse(_slope(tables, x)), x + _corrected(tables, x) - end)
-        return x - step, jnp.max(jnp.where(jnp.isfinite(step), jnp.abs(step), 0.0)), count + 1
+    def improve(search: NewtonState) -> NewtonState:
+        x, _, count = search
+        inverse = _invert(_corrected_jacobian(prepared, x))
+        miss = x + _corrected_displacement(prepared, x) - end
+        step = _apply(inverse, miss)
+        # A point that is lost is not waited for.
+        lengths = jnp.where(jnp.isfinite(step), jnp.abs(step), 0.0)
+        return x - step, jnp.max(lengths), count + 1
 
-    goes_on = lambda state: (state[1] > tables.still) & (state[2] < NEWTON_STEPS)
-    start = _travelled(tables.kernel, tables.backward, end)
-    return jax.lax.while_loop(goes_on, search, (start, jnp.asarray(jnp.inf, end.dtype), 0))[0] - end
+    def is_moving(search: NewtonState) -> Any:
+        _, longest, count = search
+        return (longest > prepared.still) & (count < NEWTON_STEPS)
+
+    start = _carry(prepared.kernel, prepared.backward, end)
+    unknown = jnp.asarray(jnp.inf, end.dtype)
+    found, _, _ = jax.lax.while_loop(is_moving, improve, (start, unknown, 0))
+    return found - end

@@ -1,4 +1,4 @@
-"""The posterior over deformations: where any point goes, and how sure that is."""
+"""The posterior over deformations: where any point goes, and how certain that is."""
 
 import operator
 from collections.abc import Callable, Iterator
@@ -10,67 +10,57 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from kunita import notebook, numerics
-from kunita.errors import ArgumentError, InverseError, LandmarkError
+from kunita import evaluation, numerics
+from kunita.errors import ArgumentError, LandmarkError
+from kunita.evaluation import NEWTON_STEPS, Preimage, check_arrival
 from kunita.flow import covariance, shooting, simulate, transport
 from kunita.flow.transport import Path
 from kunita.gaussians import GaussianPoints
-from kunita.inference.path_space import AbstractPathSpace
+from kunita.inference.leave_out import Groups, LeaveOneOut, is_determined, leave_out
+from kunita.inference.path_space import AbstractPathSpace, AbstractRowSpace
+from kunita.inference.pathwise import instant_half
+from kunita.inference.problem import Problem, State
+from kunita.inference.small import Regression
 from kunita.inference.solve import Fit
 from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array, ArrayLike, as_count, as_points, door, to_numpy
 from kunita.jaxrun.programs import SMALL_MATRIX, compiled
-from kunita.kernels import AbstractKernel, describe_kernel
+from kunita.kernels import AbstractKernel
+from kunita.observations.base import Rows
 
 MODELS = ("endpoint", "pathwise", "small")
 
 CHUNKS = (16, 64, 256, 1024)
-"""Points evaluated at a time."""
-
-NEWTON_STEPS = 30
-"""Enough for any pre-image that Newton's method finds at all."""
-
-
-class LeaveOneOut(eqx.Module):
-    """Each fixed landmark as predicted from all the others, with its error (mm) and squared
-    standardised error.
-    """
-
-    mean: Float[Array, "n d"]
-    covariance: Float[Array, "n d d"]
-    error: Float[Array, " n"]
-    chi2: Float[Array, " n"]
-
-
-class Preimage(eqx.Module):
-    """Where fixed points come from, the map's Jacobian there, and the covariance they arrive with,
-    in fixed space.
-    """
-
-    points: Float[Array, "m d"]
-    jacobians: Float[Array, "m d d"]
-    covariance: Float[Array, "m d d"]
-
-    @property
-    def carried_back(self) -> Float[Array, "m d d"]:
-        """(JA₀)⁻¹Λ(JA₀)⁻ᵀ: the covariance in moving space, to first order."""
-        back = np.linalg.inv(self.jacobians)
-        return back @ np.asarray(self.covariance) @ back.swapaxes(1, 2)
+"""Points evaluated at a time. More than the last go to `evaluation`."""
 
 
 class Posterior(eqx.Module):
-    """A Gaussian process over deformations, conditioned on landmarks; maps moving points to fixed
-    space.
+    """A Gaussian process over deformations, conditioned on observations.
 
-    Mean: m(z) = φ₁(z̃) + J_z h(z̃)β̂ + Λ(z, X)c, with z̃ the aligned point. For `endpoint` and
-    `pathwise` φ₁ is the fitted flow and β̂ = 0, c = 0 (or, where the fit stopped early, the
-    remaining Gauss–Newton step, c = λ_new − λ). For `small` φ₁ is the identity and c = λ: ordinary
-    Gaussian-process regression of the displacement.
+    It maps moving points to fixed space. The mean is m(z) = φ₁(z̃) + J_z h(z̃)β̂ + Λ(z, X)c, with
+    z̃ the aligned point. For `endpoint` and `pathwise` φ₁ is the fitted flow and β̂ = 0, c = 0 (or,
+    where the fit stopped early, the remaining Gauss–Newton step, c = λ_new − λ). For `small` φ₁ is
+    the identity and c = λ: ordinary Gaussian-process regression of the displacement.
 
-    Covariance: Λ_post(z, w) = conditioned(z, w) + G_z A⁻¹ G_wᵀ, the second term from the uncertain
-    alignment, G_z = J_z h(z̃) − Λ(z, X)S⁻¹H. What is conditioned, and when, is the model: see
-    `conditioned`. (`pathwise` takes the alignment's part, leave-one-out and the evidence from the
-    endpoint's S and Λ.)
+    The covariance is Λ_post(z, w) = conditioned(z, w) + G_z A⁻¹ G_wᵀ. The second term comes from
+    the uncertain alignment, G_z = J_z h(z̃) − Λ(z, X)QJh(x̃). What is conditioned, and when, is the
+    model: see `conditioned`. (`pathwise` takes the alignment's part, leave-one-out and the evidence
+    from the endpoint's linear model.)
+
+    Args:
+        model: "endpoint", "pathwise" or "small".
+        corrected: whether the mean is more than the flow.
+        kernel: the prior's covariance function.
+        trend: the directions in which the alignment may move.
+        alignment: of the moving points, before the flow.
+        origin: of the fixed space in which the flow was computed.
+        trajectory: of the anchors, which carry the momentum.
+        weights: of the quadrature over its instants.
+        arrived: φ₁ of the sites of the observations, less the origin.
+        linear: the linear model around the flow.
+        dual: λ at the sites.
+        correction: c in terms of the anchors.
+        shift: β̂.
     """
 
     model: str = eqx.field(static=True)
@@ -81,8 +71,7 @@ class Posterior(eqx.Module):
     origin: Float[Array, " d"]
     trajectory: shooting.Trajectory
     weights: Float[Array, " t"]
-    targets: Float[Array, "n d"]
-    noise: Float[Array, "n d d"]
+    arrived: Float[Array, "n d"]
     linear: AbstractPathSpace
     dual: Float[Array, "n d"]
     correction: Float[Array, "c d"]
@@ -91,7 +80,10 @@ class Posterior(eqx.Module):
     @door
     def predict(self, points: ArrayLike) -> GaussianPoints:
         """Where moving points go in fixed space, (m, d), and the covariance of each."""
-        return GaussianPoints(*in_chunks(_predict, self, self._check(points)))
+        x = self._check(points)
+        if are_many(x):
+            return self._evaluation.predict(x)
+        return GaussianPoints(*in_chunks(_predict, self, x))
 
     @door
     def inverse(self, points: ArrayLike) -> GaussianPoints:
@@ -104,40 +96,46 @@ class Posterior(eqx.Module):
 
     @door
     def preimage(self, points: ArrayLike) -> Preimage:
-        """Where fixed points come from, and how sure the registration is *at* them: all that a map
-        on a grid shows.
-        """
+        """Where fixed points come from, and how certain the registration is *at* them."""
         y = self._check(points)
+        if are_many(y):
+            return self._evaluation.preimage(y)
         x, jacobians, cov = in_chunks(_preimage, self, y)
-        if self.corrected:
-            self._check_inverse(y, x)
+        self._check_inverse(y, x)
         return Preimage(x, jacobians, cov)
 
     @door
     def move(self, points: ArrayLike) -> Float[Array, "m d"]:
-        """Where moving points go: the mean of `predict`, for very many points."""
-        return in_chunks(_mean, self, self._check(points))
+        """Where moving points go: the mean of `predict`."""
+        x = self._check(points)
+        if are_many(x):
+            return self._evaluation.move(x)
+        return in_chunks(_mean, self, x)
 
     @door
     def move_back(self, points: ArrayLike) -> Float[Array, "m d"]:
-        """Where fixed points come from: the mean of `inverse`, for very many points."""
+        """Where fixed points come from: the mean of `inverse`."""
         y = self._check(points)
+        if are_many(y):
+            return self._evaluation.move_back(y)
         x = in_chunks(_invert, self, y)
-        if self.corrected:
-            self._check_inverse(y, x)
+        self._check_inverse(y, x)
         return x
 
     @door
     def covariance(self, x: ArrayLike, y: ArrayLike) -> Float[Array, "m d k d"]:
-        """Posterior covariance between two sets of moving points as they arrive in fixed space, (m,
-        d, k, d).
-        """
-        return _covariance(self, self._check(x), self._check(y))
+        """Posterior covariance between two sets of moving points as they arrive, (m, d, k, d)."""
+        first = self._check(x)
+        second = self._check(y)
+        return _covariance(self, first, second)
 
     @door
     def jacobian(self, points: ArrayLike) -> Float[Array, "m d d"]:
         """Jacobian of the whole mean map (alignment and flow) at moving points, (m, d, d)."""
-        return in_chunks(_jacobian, self, self._check(points))
+        x = self._check(points)
+        if are_many(x):
+            return self._evaluation.jacobian(x)
+        return in_chunks(_jacobian, self, x)
 
     @door
     def sample(
@@ -152,250 +150,283 @@ class Posterior(eqx.Module):
             raise ArgumentError(f"kind: expected 'gaussian', found {kind!r}")
         z = self._check(points)
         mean, _ = in_chunks(_predict, self, z)
-        root = numerics.root(
-            numerics.symmetric(_covariance(self, z, z).reshape(mean.size, mean.size))
-        )
-        draws = jax.random.normal(
-            simulate.as_key(key), (as_count(num_samples, "num_samples"), mean.size)
-        )
-        return mean + (draws @ root.T).reshape(-1, *mean.shape)
+        size = mean.size
+        joint = _covariance(self, z, z).reshape(size, size)
+        root = numerics.root(numerics.symmetric(joint))
+        count = as_count(num_samples, "num_samples")
+        random_key = simulate.as_key(key)
+        draws = jax.random.normal(random_key, (count, size))
+        deviations = draws @ root.T
+        return mean + deviations.reshape(-1, *mean.shape)
 
     @door
     def leave_one_out(self) -> LeaveOneOut:
         """Every landmark predicted from the others, without refitting.
 
-        With P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and λ of the joint fit, the prediction without landmark i misses
-        it by Pᵢᵢ⁻¹λᵢ and has covariance Pᵢᵢ⁻¹, noise included: exact for a linear model, first
-        order around the fit otherwise. One row per landmark that was used (not left out by infinite
-        noise).
+        There is one row for each landmark that was used (not left out by infinite noise). Exact for
+        a linear model, first order around the fit otherwise: see `kunita.inference.leave_out`.
         """
-        precision, known, loo = _leave_one_out(self)
-        # what the others say of a landmark: nothing, where P vanishes against S⁻¹ (the alignment
-        # needs all of them)
-        if np.any(np.linalg.eigvalsh(precision)[:, 0] <= 1e-9 * np.trace(known, axis1=1, axis2=2)):
-            n = len(self.targets)
+        if not isinstance(self.linear, AbstractRowSpace):
             raise LandmarkError(
-                f"leave-one-out: {n} landmarks are too few to fit this alignment without one of them"
+                "leave-one-out: these observations have no single rows to leave out"
             )
-        return loo
+        groups = Groups.of(self.linear.rows)
+        arrived = np.asarray(self.arrived) + np.asarray(self.origin)
+        precision, known, found = leave_out(self.linear, self.dual, arrived, groups)
+        if not is_determined(np.asarray(precision), np.asarray(known)):
+            n = len(groups.rows)
+            raise LandmarkError(
+                f"leave-one-out: {n} landmarks are too few to fit this alignment "
+                "without one of them"
+            )
+        return found
+
+    @property
+    def rows(self) -> Rows:
+        """The whitened rows of the observations at the fitted flow."""
+        if not isinstance(self.linear, AbstractRowSpace):
+            raise LandmarkError("these observations have no single rows")
+        return self.linear.rows
 
     @property
     def affine(self) -> np.ndarray:
         """The alignment alone as a matrix from moving to fixed space, (d + 1, d + 1)."""
-        d, align = len(self.origin), self.alignment
+        d = len(self.origin)
+        alignment = to_numpy(self.alignment)
+        offset = alignment.offset + np.asarray(self.origin)
+        turned_center = alignment.matrix @ alignment.center
         whole = np.eye(d + 1)
-        whole[:d, :d] = align.matrix
-        whole[:d, d] = (
-            np.asarray(align.offset) + self.origin - np.asarray(align.matrix) @ align.center
-        )
+        whole[:d, :d] = alignment.matrix
+        whole[:d, d] = offset - turned_center
         return whole
 
-    @door
-    def _repr_html_(self) -> str | None:
-        """A card for notebooks; of the landmarks it knows the control points only, where these
-        stand for all.
-        """
-        if np.ndim(self.targets) != 2:  # not a posterior but a tree of its shape
-            return None
-        aligned, fixed = (
-            np.asarray(self.trajectory.positions[0]),
-            np.asarray(self.targets + self.origin),
-        )
-        moving = np.asarray(self.alignment.inverse(aligned))
-        arrived, whole = self.predict(moving), len(moving) == len(fixed)
-        noise = float(np.sqrt(np.mean(np.trace(self.noise, axis1=1, axis2=2)) / fixed.shape[1]))
-        align = notebook.alignment_words(np.asarray(self.trend.generators))
-        facts = (
-            notebook.Fact("Model", f"{self.model}, alignment {align}"),
-            notebook.Fact("Kernel", describe_kernel(self.kernel)),
-            notebook.Fact("Noise", f"{noise:.3g} mm"),
-            notebook.sureness(arrived, "landmarks" if whole else "control points"),
-        )
-        # at a landmark f − m(x) = Dλ, unless the search stopped on the way
-        expected = np.einsum("iab,ib->ia", self.noise, self.dual)
-        missed = whole and np.abs(fixed - arrived.mean - expected).max() > 0.01 * noise
-        early = missed or (self.corrected and self.model != "small")
-        warnings = (
-            ("NOT CONVERGED: the posterior is that of a search that stopped early",)
-            if early
-            else ()
-        )
-        start, origin = notebook.starts(moving, aligned + np.asarray(self.origin), fixed)
-        scene = notebook.Scene(start, arrived, fixed, {}, origin, paired=whole)
-        calls = (
-            "predict(points)",
-            "inverse(points)",
-            "covariance(x, y)",
-            "sample(points, 10)",
-            "leave_one_out()",
-        )
-        return notebook.posterior_card(len(fixed), facts, warnings, scene, calls)
+    @property
+    def _evaluation(self) -> evaluation.Evaluation:
+        """The same formulas, arranged for very many points; prepared once."""
+        kept = self.__dict__.get("_prepared")
+        if kept is None:
+            kept = evaluation.prepare(self)
+            self.__dict__["_prepared"] = kept
+        return kept
 
     def _check(self, points: ArrayLike) -> Float[Array, "m d"]:
-        return as_points(points, "points", self.targets.shape[1])
+        dimension = self.arrived.shape[1]
+        return as_points(points, "points", dimension)
 
     def _check_inverse(self, y: Float[Array, "m d"], x: Float[Array, "m d"]) -> None:
-        check_arrival(self, y, in_chunks(_mean, self, x))
-
-
-def check_arrival(
-    posterior: Posterior, wanted: Float[Array, "m d"], found: Float[Array, "m d"]
-) -> None:
-    """Refuse pre-images that do not arrive where they should."""
-    miss = np.abs(np.asarray(found) - np.asarray(wanted)).max(axis=1)
-    lost = np.flatnonzero(~(miss < 1e-6 * float(posterior.trend.scale)))
-    if lost.size:
-        raise InverseError(
-            f"{lost.size} of {len(miss)} points (the first is row {lost[0]}) have no pre-image that could be found: "
-            "the corrected or small-deformation map folds; use model='endpoint' and let it converge"
-        )
+        """Refuse pre-images that do not arrive where they should: a corrected map may fold."""
+        if self.corrected:
+            check_arrival(self, y, in_chunks(_mean, self, x))
 
 
 dual_change = compiled(AbstractPathSpace.dual_change, hasty=SMALL_MATRIX)
 
 
+FittedFlow = Fit | State | Regression
+"""Where a search has ended: its alignment, trajectory and residual."""
+
+
 def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str, *, near: bool = True) -> Posterior:
-    """Linearise around the fitted flow and condition on the landmarks.
+    """Linearise around the fitted flow and condition on the observations.
 
     A fit that stopped early is corrected by the step that remains, unless that would not lead
     anywhere `near`.
     """
-    carriers, linear = fit.carriers, fit.linear
-    weights = numerics.quadrature_weights(carriers.num_steps)
-    shift, correction = dual_change(linear, fit.errors)
-    dual = fit.trajectory.momenta[-1] + correction
-    anchored = linear.to_anchors(correction.ravel()).reshape(-1, correction.shape[1])
     corrected = model == "small" or (near and not fit.converged)
-    keep = 1.0 if corrected else 0.0
-    return Posterior(
-        model,
-        corrected,
-        fit.kernel,
-        fit.trend,
-        fit.alignment,
-        origin,
-        carriers,
-        weights,
-        fit.targets,
-        fit.noise,
-        linear,
-        dual,
-        keep * anchored,
-        keep * shift,
+    return condition(
+        fit.problem,
+        fit.linear,
+        fit,
+        carriers=fit.carriers,
+        origin=origin,
+        model=model,
+        corrected=corrected,
     )
 
 
-# ------------------------------------------------------------------ the formulas, on aligned points
+def condition(
+    problem: Problem,
+    linear: AbstractPathSpace,
+    fitted: FittedFlow,
+    *,
+    carriers: shooting.Trajectory,
+    origin: Float[Array, " d"],
+    model: str,
+    corrected: bool,
+) -> Posterior:
+    """The posterior around a fitted flow; also inside a compiled program.
+
+    Args:
+        problem: what was solved.
+        linear: the linear model around the flow.
+        fitted: the flow.
+        carriers: the trajectory of those that carry the momentum.
+        origin: of the fixed space in which the flow was computed.
+        model: "endpoint", "pathwise" or "small".
+        corrected: whether the remaining Gauss–Newton step belongs to the mean.
+    """
+    shift, change = dual_change(linear, fitted.residual)
+    anchored = linear.to_anchors(change.ravel()).reshape(-1, change.shape[1])
+    keep = 1.0 if corrected else 0.0
+    return Posterior(
+        model=model,
+        corrected=corrected,
+        kernel=problem.kernel,
+        trend=problem.trend,
+        alignment=fitted.alignment,
+        origin=origin,
+        trajectory=carriers,
+        weights=numerics.quadrature_weights(carriers.num_steps),
+        arrived=fitted.trajectory.positions[-1],
+        linear=linear,
+        dual=fitted.trajectory.momenta[-1] + change,
+        correction=keep * anchored,
+        shift=keep * shift,
+    )
+
+
+# ----------------------------------------------------------------- the formulas, on aligned points
 
 
 def conditioned(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d"]:
-    """The covariance given the landmarks, alignment known.
+    """The covariance given the observations, alignment known.
 
-    *endpoint*, *small*: condition once, on what was observed: Λ(x, y) − Λ(x, X)S⁻¹Λ(X, y), S = Λ_XX
-    + D.
+    *endpoint*, *small*: condition once, on what was observed, Λ(x, y) − Λ(x, X)QΛ(X, y).
 
-    *pathwise*, the reading that agrees with the paper's `fig:synth`: condition the velocity at
-    every instant, Σ_t(x, y) = k(x, y)I − k(x, Q)(K_QQ + D_t)⁻¹k(Q, y), with the noise carried back,
-    D_t = Ψ(t)⁻¹DΨ(t)⁻ᵀ; then Λ_post = ∫ Ψ_x Σ_t Ψ_yᵀ dt.
+    *pathwise*: condition the velocity at every instant (`kunita.inference.pathwise`), and propagate
+    what is left, Λ_post = ∫ Ψ_x Σ_t Ψ_yᵀ dt.
     """
+    prior = covariance.flow_covariance(posterior.kernel, posterior.weights, x, y)
     if posterior.model == "pathwise":
-        return _conditioned_pathwise(posterior, x, y)
-    m, k, d = x.positions.shape[1], y.positions.shape[1], x.positions.shape[2]
-    kernel, weights, landmarks = (
-        posterior.kernel,
-        posterior.weights,
-        transport.landmark_path(posterior.trajectory),
-    )
-    half_x = posterior.linear.whiten(_cross(posterior, x, landmarks).T)
-    half_y = posterior.linear.whiten(_cross(posterior, y, landmarks).T)
-    return covariance.flow_covariance(kernel, weights, x, y) - (half_x.T @ half_y).reshape(
-        m, d, k, d
-    )
+        return prior - _explained_pathwise(posterior, x, y)
+    half_x = _whitened(posterior, x)
+    half_y = _whitened(posterior, y)
+    explained = half_x.T @ half_y
+    return prior - explained.reshape(prior.shape)
 
 
 def conditioned_variance(posterior: Posterior, x: Path) -> Float[Array, "m d d"]:
     """The diagonal blocks of `conditioned`, for many points at once."""
     prior = covariance.flow_variance(posterior.kernel, posterior.weights, x)
-    if posterior.model != "pathwise":
-        cross = _cross(posterior, x, transport.landmark_path(posterior.trajectory))
-        half = posterior.linear.whiten(cross.T).reshape(-1, *prior.shape[:2])
-        return prior - jnp.einsum("kma,kmb->mab", half, half)
-
-    def add(total: Array, node: tuple[Array, ...]) -> tuple[Array, None]:
-        w, xt, psi, qt, psi_q = node
-        half = _instant(posterior, qt, psi_q, xt).reshape(-1, *prior.shape[:2])
-        known = jnp.einsum("kma,kmb->mab", half, half)
-        return total - w * psi @ known @ psi.swapaxes(1, 2), None
-
-    return jax.lax.scan(add, prior, _instants(posterior, x))[0]
+    if posterior.model == "pathwise":
+        return prior - _explained_variance_pathwise(posterior, x)
+    m, d = prior.shape[:2]
+    half = _whitened(posterior, x).reshape(-1, m, d)
+    explained = numerics.block_squares(half)
+    return prior - explained
 
 
-def _conditioned_pathwise(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d"]:
-    prior = covariance.flow_covariance(posterior.kernel, posterior.weights, x, y)
+def _explained_pathwise(posterior: Posterior, x: Path, y: Path) -> Float[Array, "m d k d"]:
+    """∫ Ψ_x k(x, Q)H_tᵀS_t⁻¹H_tk(Q, y) Ψ_yᵀ dt."""
+    m, d = x.positions.shape[1:]
+    k = y.positions.shape[1]
+    kernel = posterior.kernel
+    rows = posterior.rows
 
-    def add(total: Array, node: tuple[tuple[Array, ...], tuple[Array, ...]]) -> tuple[Array, None]:
-        (w, xt, psi_x, qt, psi_q), (_, yt, psi_y, _, _) = node
-        known = _instant(posterior, qt, psi_q, xt).T @ _instant(posterior, qt, psi_q, yt)
-        return total - w * jnp.einsum(
-            "iab,ibjc,jdc->iajd", psi_x, known.reshape(prior.shape), psi_y
-        ), None
+    def add(total: Array, instant: tuple[Array, ...]) -> tuple[Array, None]:
+        weight, q, psi_q, xt, psi_x, yt, psi_y = instant
+        half_x = instant_half(kernel, rows, q, psi_q, xt)
+        half_y = instant_half(kernel, rows, q, psi_q, yt)
+        told = (half_x.T @ half_y).reshape(m, d, k, d)
+        carried = jnp.einsum("iab,ibjc,jdc->iajd", psi_x, told, psi_y)
+        total = total + weight * carried
+        return total, None
 
-    return jax.lax.scan(add, prior, (_instants(posterior, x), _instants(posterior, y)))[0]
-
-
-def _instants(posterior: Posterior, x: Path) -> tuple[Array, ...]:
-    """What one instant of the pathwise conditioning needs, along the time axis."""
-    landmarks = transport.landmark_path(posterior.trajectory)
-    psi_x, psi_q = transport.propagators(x), transport.propagators(landmarks)
-    return posterior.weights, x.positions, psi_x, landmarks.positions, psi_q
-
-
-def _instant(
-    posterior: Posterior, q: Float[Array, "n d"], psi: Float[Array, "n d d"], x: Float[Array, "m d"]
-) -> Float[Array, "nd md"]:
-    """C⁻¹k(Q, x): half of what the landmarks tell about the velocity at x at one instant."""
-    factor = instant_factor(posterior, q, psi)
-    return numerics.solve_lower(factor, jnp.kron(posterior.kernel.gram(q, x), jnp.eye(q.shape[1])))
+    instants = (
+        *_instants_of_sites(posterior),
+        x.positions,
+        transport.propagators(x),
+        y.positions,
+        transport.propagators(y),
+    )
+    start = jnp.zeros((m, d, k, d))
+    explained, _ = jax.lax.scan(add, start, instants)
+    return explained
 
 
-def instant_factor(
-    posterior: Posterior, q: Float[Array, "n d"], psi: Float[Array, "n d d"]
-) -> Float[Array, "nd nd"]:
-    """C with CCᵀ = K_QQ + D_t at one instant, for landmarks at q with Ψ(t) = psi."""
-    back, eye = numerics.inverse_small(psi), jnp.eye(q.shape[1])
-    noise = jnp.einsum("iab,ibc,idc->iad", back, posterior.noise, back)
-    gram = jnp.kron(posterior.kernel.gram(q, q), eye)
-    return numerics.cholesky(gram + numerics.block_diagonal(noise), jitter=0.0)
+def _explained_variance_pathwise(posterior: Posterior, x: Path) -> Float[Array, "m d d"]:
+    """The diagonal blocks of the same."""
+    m, d = x.positions.shape[1:]
+    kernel = posterior.kernel
+    rows = posterior.rows
+
+    def add(total: Array, instant: tuple[Array, ...]) -> tuple[Array, None]:
+        weight, q, psi_q, xt, psi_x = instant
+        half = instant_half(kernel, rows, q, psi_q, xt)
+        half = half.reshape(-1, m, d)
+        told = numerics.block_squares(half)
+        transposed = psi_x.swapaxes(1, 2)
+        total = total + weight * psi_x @ told @ transposed
+        return total, None
+
+    instants = (
+        *_instants_of_sites(posterior),
+        x.positions,
+        transport.propagators(x),
+    )
+    start = jnp.zeros((m, d, d))
+    explained, _ = jax.lax.scan(add, start, instants)
+    return explained
+
+
+def _instants_of_sites(posterior: Posterior) -> tuple[Array, Array, Array]:
+    """Weight, positions and Ψ of the sites at every instant."""
+    sites = transport.landmark_path(posterior.trajectory)
+    psi = transport.propagators(sites)
+    return posterior.weights, sites.positions, psi
 
 
 def trend_loading(posterior: Posterior, x: Path) -> Float[Array, "m d b"]:
-    """G_x = J_x h(x̃) − Λ(x, X)S⁻¹H: how the uncertain alignment moves a point, the landmarks held."""
-    basis = x.jacobians[-1] @ posterior.trend.basis(x.positions[0])
-    cross = _cross(posterior, x, transport.landmark_path(posterior.trajectory))
-    return basis - (cross @ posterior.linear.loading).reshape(basis.shape)
+    """G_x = J_x h(x̃) − Λ(x, X)QJh(x̃): how the uncertain alignment moves a point, the data held."""
+    basis = _carried_basis(posterior, x)
+    cross = _cross(posterior, x)
+    explained = cross @ posterior.linear.loading
+    return basis - explained.reshape(basis.shape)
 
 
-def _cross(posterior: Posterior, x: Path, landmarks: Path) -> Float[Array, "md nd"]:
-    """Λ(x, X) as a matrix."""
-    block = covariance.flow_covariance(posterior.kernel, posterior.weights, x, landmarks)
-    return block.reshape(block.shape[0] * block.shape[1], -1)
+def _carried_basis(posterior: Posterior, x: Path) -> Float[Array, "m d b"]:
+    """J_x h(x̃)."""
+    basis = posterior.trend.basis(x.positions[0])
+    return x.jacobians[-1] @ basis
+
+
+def _whitened(posterior: Posterior, x: Path) -> Float[Array, "k md"]:
+    """WΛ(anchors, x), whose square is what the observations explain."""
+    cross = _cross(posterior, x)
+    return posterior.linear.whiten(cross.T)
+
+
+def _cross(posterior: Posterior, x: Path) -> Float[Array, "md c"]:
+    """Λ(x, anchors) as a matrix."""
+    anchors = transport.landmark_path(posterior.trajectory)
+    block = covariance.flow_covariance(posterior.kernel, posterior.weights, x, anchors)
+    m, d = block.shape[:2]
+    return block.reshape(m * d, -1)
 
 
 def swing(posterior: Posterior, x: Path) -> Float[Array, "m b d"]:
-    """M⁻¹Gᵀ with MMᵀ = A, so that swingᵀ·swing is the alignment's part of the covariance."""
+    """N⁻¹Gᵀ with NNᵀ = A, so that swingᵀ·swing is the alignment's part of the covariance."""
     loading = trend_loading(posterior, x)
     m, d, b = loading.shape
-    return (
-        numerics.solve_lower(posterior.linear.trend_factor, loading.reshape(m * d, b).T)
-        .reshape(b, m, d)
-        .swapaxes(0, 1)
-    )
+    matrix = loading.reshape(m * d, b)
+    factor = posterior.linear.trend_factor
+    solved = numerics.solve_lower(factor, matrix.T)
+    by_point = solved.reshape(b, m, d)
+    return by_point.swapaxes(0, 1)
+
+
+def pointwise_covariance(posterior: Posterior, x: Path) -> Float[Array, "m d d"]:
+    """The covariance of each point: given the data, and from the uncertain alignment."""
+    half = swing(posterior, x)
+    aligned = jnp.einsum("mka,mkb->mab", half, half)
+    return conditioned_variance(posterior, x) + aligned
 
 
 def path_of(posterior: Posterior, points: Float[Array, "m d"]) -> Path:
     """The way of moving points through the flow, aligned first."""
     aligned = posterior.alignment(points)
-    return transport.carry(posterior.kernel, posterior.trajectory, aligned)
+    trajectory = posterior.trajectory
+    return transport.carry(posterior.kernel, trajectory, aligned)
 
 
 def arrival(posterior: Posterior, x: Path) -> Float[Array, "m d"]:
@@ -403,17 +434,17 @@ def arrival(posterior: Posterior, x: Path) -> Float[Array, "m d"]:
     arrived = x.positions[-1] + posterior.origin
     if not posterior.corrected:
         return arrived
-    moved = (
-        _cross(posterior, x, transport.landmark_path(posterior.trajectory))
-        @ posterior.correction.ravel()
-    )
-    turned = x.jacobians[-1] @ posterior.trend.basis(x.positions[0]) @ posterior.shift
-    return arrived + turned + moved.reshape(arrived.shape)
+    correction = posterior.correction.ravel()
+    moved = _cross(posterior, x) @ correction
+    moved = moved.reshape(arrived.shape)
+    turned = _carried_basis(posterior, x) @ posterior.shift
+    return arrived + turned + moved
 
 
 @compiled
 def _mean(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
-    return arrival(posterior, path_of(posterior, points))
+    path = path_of(posterior, points)
+    return arrival(posterior, path)
 
 
 @compiled
@@ -422,12 +453,8 @@ def _predict(
 ) -> tuple[Float[Array, "m d"], Float[Array, "m d d"]]:
     """Mean and covariance of each point."""
     path = path_of(posterior, points)
-    return arrival(posterior, path), _variance(posterior, path)
-
-
-def _variance(posterior: Posterior, path: Path) -> Float[Array, "m d d"]:
-    half = swing(posterior, path)
-    return conditioned_variance(posterior, path) + jnp.einsum("mka,mkb->mab", half, half)
+    mean = arrival(posterior, path)
+    return mean, pointwise_covariance(posterior, path)
 
 
 @compiled
@@ -437,96 +464,109 @@ def _preimage(
     """The pre-image, and Jacobian and covariance there."""
     x = _invert(posterior, points)
     path = path_of(posterior, x)
-    jacobians = (
-        _jacobian(posterior, x)
-        if posterior.corrected
-        else path.jacobians[-1] @ posterior.alignment.matrix
-    )
-    return x, jacobians, _variance(posterior, path)
+    if posterior.corrected:
+        jacobians = _jacobian(posterior, x)
+    else:
+        jacobians = path.jacobians[-1] @ posterior.alignment.matrix
+    return x, jacobians, pointwise_covariance(posterior, path)
 
 
 @compiled
 def _covariance(
     posterior: Posterior, x: Float[Array, "m d"], y: Float[Array, "k d"]
 ) -> Float[Array, "m d k d"]:
-    path_x, path_y = path_of(posterior, x), path_of(posterior, y)
-    half_x, half_y = swing(posterior, path_x), swing(posterior, path_y)
-    return conditioned(posterior, path_x, path_y) + jnp.einsum("mka,nkb->manb", half_x, half_y)
+    path_x = path_of(posterior, x)
+    path_y = path_of(posterior, y)
+    half_x = swing(posterior, path_x)
+    half_y = swing(posterior, path_y)
+    aligned = jnp.einsum("mka,nkb->manb", half_x, half_y)
+    return conditioned(posterior, path_x, path_y) + aligned
 
 
 @compiled
 def _jacobian(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d d"]:
     if posterior.corrected:
-        return jax.vmap(jax.jacfwd(lambda z: _mean(posterior, z[None])[0]))(points)
-    return path_of(posterior, points).jacobians[-1] @ posterior.alignment.matrix
+        mean = lambda z: _mean(posterior, z[None])[0]
+        slope = jax.jacfwd(mean)
+        return jax.vmap(slope)(points)
+    path = path_of(posterior, points)
+    of_flow = path.jacobians[-1]
+    return of_flow @ posterior.alignment.matrix
 
 
 @compiled
 def _invert(posterior: Posterior, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
-    """Carry the points back along the flow and undo the alignment; Newton's method for what a
-    correction adds.
+    """Carry the points back along the flow and undo the alignment.
+
+    What a correction adds is undone by Newton's method.
     """
     backwards = shooting.backwards(posterior.trajectory)
-    start = transport.carry(posterior.kernel, backwards, points - posterior.origin).positions[-1]
-    start = posterior.alignment.inverse(start)
+    centred = points - posterior.origin
+    path = transport.carry(posterior.kernel, backwards, centred)
+    carried = path.positions[-1]
+    start = posterior.alignment.inverse(carried)
+    if not posterior.corrected:
+        return start
 
     def newton(x: Float[Array, "m d"], _: None) -> tuple[Float[Array, "m d"], None]:
         miss = _mean(posterior, x) - points
-        return x - numerics.solve_small(_jacobian(posterior, x), miss[..., None])[..., 0], None
+        slope = _jacobian(posterior, x)
+        column = miss[..., None]
+        steps = numerics.solve_small(slope, column)
+        return x - steps[..., 0], None
 
-    return (
-        jax.lax.scan(newton, start, None, length=NEWTON_STEPS)[0] if posterior.corrected else start
-    )
+    found, _ = jax.lax.scan(newton, start, None, length=NEWTON_STEPS)
+    return found
 
 
-@compiled(hasty=SMALL_MATRIX)
-def _leave_one_out(
-    posterior: Posterior,
-) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"], LeaveOneOut]:
-    """The diagonal blocks of P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹ and of S⁻¹, and what follows from them."""
-    (n, d), linear = posterior.targets.shape, posterior.linear
-    swing = numerics.solve_lower(linear.trend_factor, linear.solved_design.T).reshape(-1, n, d)
-    known = linear.precision()
-    precision = known - jnp.einsum("kia,kib->iab", swing, swing)
-    cov = numerics.inverse_small(precision)
-    miss = jnp.einsum("iab,ib->ia", cov, posterior.dual)
-    mean = posterior.targets + posterior.origin - miss
-    loo = LeaveOneOut(
-        mean, cov, jnp.linalg.norm(miss, axis=1), jnp.sum(miss * posterior.dual, axis=1)
-    )
-    return precision, known, loo
+# ------------------------------------------------------------------------------ a few at a time
+
+
+def are_many(points: Float[Array, "m d"]) -> bool:
+    """Whether points are so many that preparing for them pays."""
+    largest = CHUNKS[-1]
+    return len(points) > largest
 
 
 def in_chunks(
     function: Callable[[Posterior, Array], Any], posterior: Posterior, points: Float[Array, "m d"]
 ) -> Any:
-    """Apply a function point-wise in chunks of a few fixed sizes, so that it compiles a few times
-    at most.
+    """Apply a function point by point in chunks of a few fixed sizes.
+
+    So it is compiled a few times at most.
     """
-    pieces, rest = [], points
+    center = posterior.alignment.center
+    pieces = []
+    rest = points
     for size in chunk_sizes(len(points)):
-        chunk, rest = rest[:size], rest[size:]
-        padded = np.concatenate(
-            [
-                chunk,
-                np.broadcast_to(posterior.alignment.center, (size - len(chunk), chunk.shape[1])),
-            ]
-        )
-        pieces.append(
-            jax.tree.map(
-                operator.itemgetter(slice(len(chunk))), to_numpy(function(posterior, padded))
-            )
-        )
+        chunk = rest[:size]
+        rest = rest[size:]
+        filled = _filled_up(chunk, size, center)
+        found = to_numpy(function(posterior, filled))
+        meant = operator.itemgetter(slice(len(chunk)))
+        pieces.append(jax.tree.map(meant, found))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
 
 
+def _filled_up(
+    chunk: Float[Array, "k d"], size: int, point: Float[Array, " d"]
+) -> Float[Array, "m d"]:
+    """A chunk with one point repeated until it has its size."""
+    missing = size - len(chunk)
+    filling = np.broadcast_to(point, (missing, len(point)))
+    return np.concatenate([chunk, filling])
+
+
 def chunk_sizes(count: int) -> Iterator[int]:
-    """Chunks for so many points, the largest first, none of which (but of the smallest size) is
-    less than half full.
+    """Chunks for so many points, the largest first.
+
+    None of them is less than half full, but for those of the smallest size.
     """
     left = max(count, 1)
     while left > 0:
-        size = next((size for size in CHUNKS if left <= size <= 2 * left), None)
-        size = size or max((size for size in CHUNKS if size <= left), default=CHUNKS[0])
+        snug = [size for size in CHUNKS if left <= size <= 2 * left]
+        smaller = [size for size in CHUNKS if size <= left]
+        largest_below = max(smaller, default=CHUNKS[0])
+        size = min(snug) if snug else largest_below
         yield size
         left -= size
