@@ -15,6 +15,8 @@ import pytest
 import kunita
 from kunita import notebook
 from kunita.gaussians import GaussianPoints
+from kunita.inference.intervals import EstimatedParameter
+from kunita.inference.solve import Truncation
 from kunita.inference.trend import KINDS, generators
 from kunita.io.registration_files import load, save
 from kunita.kernels import describe_kernel
@@ -205,7 +207,7 @@ def test_names_are_shown_as_they_are_and_never_read_as_markup():
 
 @pytest.mark.parametrize("name", NASTY)
 def test_any_name_may_be_in_doubt(name):
-    text = notebook.card("t", name, None, [notebook.Fact(name, name, name, (name,))], [name])
+    text = notebook.card("t", name, None, [notebook.Row(name, name, name, (name,))], [name])
     text += notebook.drawing(scene_of(3, doubtful={1: name}))
     ElementTree.fromstring(f"<div>{text}</div>").iter()
     text.encode("utf-8")
@@ -401,13 +403,12 @@ def test_of_very_many_landmarks_some_are_drawn_those_in_doubt_among_them_and_it_
 
 def test_a_card_of_very_many_landmarks_and_endless_remarks_stays_small():
     scene = scene_of(5000, doubtful=dict.fromkeys(range(5000), "<" * 5000))
-    story = notebook.Story(
-        count=5000, used=4000, dimension=3, pairing="name", before=5.0, after=1.0, left_out=(2.0, 4900, 5000),
-        kernel="k" * 5000, noise=1.0, align="rigid", model="endpoint", converged=False, effort="", learned_on=3,
-        chosen=(("noise", 0.0, np.inf),), robust=True, low_rank=(100, 0.1, 0.1), suspects=("<" * 5000,) * 5000,
-        warnings=("&" * 5000,) * 5000,
+    told = dataclasses.replace(
+        registered().facts, num_landmarks=5000, num_used=4000, kernel="k" * 5000, num_teaching=3, robust=True,
+        parameters=(EstimatedParameter("noise", 1.0, 0.0, np.inf, False),), truncation=Truncation(100, 0.1, 0.1),
+        suspects=("<" * 5000,) * 5000, warnings=("&" * 5000,) * 5000,
     )  # fmt: skip
-    text = notebook.registration_card(story, scene, notebook.sureness(scene.arrived))
+    text = notebook.registration_card(told, scene, notebook.uncertainty_row(scene.arrived))
     ElementTree.fromstring(text)
     assert len(text.encode()) < 200_000
     assert "and 4992 more" in text
@@ -420,7 +421,7 @@ def test_numbers_that_are_none_are_not_drawn():
     assert places(notebook.drawing(scene)).shape[1] == 3
     nothing = GaussianPoints(np.full((2, 3), np.nan), np.full((2, 3, 3), np.nan))
     assert notebook.drawing(notebook.Scene(np.zeros((2, 3)), nothing, np.zeros((2, 3)))) == ""
-    assert notebook.sureness(nothing).text == "not known"
+    assert notebook.uncertainty_row(nothing).text == "not known"
 
 
 @pytest.mark.parametrize(("few", "many"), [(3, 8), (300, 3000)])

@@ -17,6 +17,7 @@ Nothing is imported until it is used.
 """
 
 import importlib
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -36,7 +37,7 @@ _HOME = {
     "moments": "kunita.flow.moments",
     "simulate": "kunita.flow.simulate",
     "GaussianPoints": "kunita.gaussians",
-    "LeaveOneOut": "kunita.posterior",
+    "LeaveOneOut": "kunita.inference.leave_out",
     "Posterior": "kunita.posterior",
     "Landmarks": "kunita.data.landmarks",
     "pool_raters": "kunita.data.raters",
@@ -77,7 +78,38 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'kunita' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
+    _attach_cards()
     return value
+
+
+def _attach_cards() -> None:
+    """Give registrations and posteriors the method by which notebooks show an object.
+
+    It is attached from here, since the modules of the core know nothing of HTML, and only to
+    classes that are loaded, since importing `kunita` imports nothing else.
+    """
+    for (module, name), show in _SHOWN.items():
+        shown = getattr(sys.modules.get(module), name, None)
+        if shown is not None and not hasattr(shown, "_repr_html_"):
+            shown._repr_html_ = show
+
+
+def _show_registration(self: Any) -> str:
+    from kunita import notebook
+
+    return notebook.show_registration(self)
+
+
+def _show_posterior(self: Any) -> str | None:
+    from kunita import notebook
+
+    return notebook.show_posterior(self)
+
+
+_SHOWN = {
+    ("kunita.registration", "Registration"): _show_registration,
+    ("kunita.posterior", "Posterior"): _show_posterior,
+}
 
 
 def __dir__() -> list[str]:

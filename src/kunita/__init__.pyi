@@ -15,6 +15,7 @@ from kunita.flow.shooting import shoot as shoot
 from kunita.flow.simulate import simulate as simulate
 from kunita.flow.transport import transport as transport
 from kunita.gaussians import GaussianPoints as GaussianPoints
+from kunita.inference.leave_out import LeaveOneOut as LeaveOneOut
 from kunita.io.case_table import read_cases as read_cases
 from kunita.io.image_files.files import read_image as read_image
 from kunita.io.image_files.files import write_image as write_image
@@ -38,7 +39,6 @@ from kunita.outputs.targets import describe_targets as describe_targets
 from kunita.outputs.transforms import forward_transform as forward_transform
 from kunita.outputs.transforms import inverse_transform as inverse_transform
 from kunita.outputs.warp import warp_image as warp_image
-from kunita.posterior import LeaveOneOut as LeaveOneOut
 from kunita.posterior import Posterior as Posterior
 from kunita.prior import Prior as Prior
 from kunita.registration import Registration as Registration

@@ -1,7 +1,7 @@
-"""Cards for notebooks: what a registration or a posterior says of itself, as a piece of HTML with a
-small drawing.
+"""Cards for notebooks: a registration or a posterior as a piece of HTML with a small drawing.
 
-Plain values in, text out. The piece is shown inside somebody else's page, on paper of any colour:
+The core knows no HTML: `import kunita` gives both classes the method that notebooks ask for. The
+piece is shown inside somebody else's page, on paper of any colour:
 its styles are its own elements' and no others', what is written and drawn has the page's ink, and
 nothing is loaded, run or given an id. Where notebooks are not trusted drawings are taken out and
 only their words stay: so these have hardly any.
@@ -13,9 +13,17 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import jax
 import numpy as np
 
+from kunita.facts import Facts, SolverFacts
 from kunita.gaussians import GaussianPoints
+from kunita.inference.intervals import EstimatedParameter
+from kunita.inference.path_space import AbstractRowSpace
+from kunita.inference.solve import Truncation
+from kunita.kernels import describe_kernel
+from kunita.posterior import Posterior
+from kunita.registration import Registration
 
 MOST_DRAWN = 100
 """Landmarks in a drawing; of more, those in doubt and others evenly spaced in the list."""
@@ -57,8 +65,8 @@ QUIET = "opacity:.72"
 
 
 @dataclasses.dataclass(frozen=True)
-class Fact:
-    """A row of the table: its title, what is to be known, a remark in smaller ink, and more lines."""
+class Row:
+    """A row of the table: its title, a text, a remark in smaller ink, and more lines."""
 
     title: str
     text: str
@@ -95,90 +103,148 @@ class Scene:
     paired: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Story:
-    """What is to be said of a registration; lengths in mm.
-
-    Args:
-        count, used: landmarks, and those that were used.
-        dimension: of space.
-        pairing: how the two sets were paired.
-        before, after: mean distances of the landmarks that were used.
-        left_out: mean error of each predicted from the others, how many are inside their 95 %
-            region, and of how many; None where there are too few.
-        kernel, noise, align, model: what was fitted.
-        converged: whether the search was.
-        effort: what it took, in words.
-        chosen: what the evidence chose: names, and low and high end of their 95 % intervals.
-        learned_on: cases that taught the prior.
-        robust: whether the noise has heavy tails.
-        low_rank: control points that stand for all landmarks, what that costs at most, and that of
-            covariances, as a fraction; None where nothing was left out.
-        suspects: what is wrong with which landmarks; None where nobody looked.
-        warnings: all of them.
-    """
-
-    count: int
-    used: int
-    dimension: int
-    pairing: str
-    before: float
-    after: float
-    left_out: tuple[float, int, int] | None
-    kernel: str
-    noise: float
-    align: str
-    model: str
-    converged: bool
-    effort: str
-    chosen: tuple[tuple[str, float, float], ...]
-    learned_on: int
-    robust: bool
-    low_rank: tuple[int, float, float] | None
-    suspects: tuple[str, ...] | None
-    warnings: tuple[str, ...]
-
-
 # -------------------------------------------------------------------------------------------- cards
 
 
-def registration_card(story: Story, scene: Scene, sure: Fact) -> str:
-    """The card of a registration; `sure` is how surely its landmarks arrive."""
-    badge = Badge("converged", True) if story.converged else Badge("NOT CONVERGED", False)
-    about = f"{counted(story.count, 'landmark')} in {story.dimension}-D, paired by {story.pairing}"
-    told = {f"suspect: {line}" for line in story.suspects or ()}
-    warnings = [remark for remark in story.warnings if remark not in told]
-    return card(
-        "Registration", about, badge, [*_registration_facts(story, sure)], warnings, drawing(scene)
+CALLS = (
+    "predict(points)",
+    "inverse(points)",
+    "covariance(x, y)",
+    "sample(points, 10)",
+    "leave_one_out()",
+)
+"""What can be asked of a posterior."""
+
+STOPPED_EARLY = "NOT CONVERGED: the posterior is that of a search that stopped early"
+
+
+def show_registration(reg: Registration) -> str:
+    """The card of a registration: its facts, suspects and warnings, and where its landmarks went."""
+    moving = reg.moving.points
+    arrived = reg.evaluation.predict(moving)
+    affine = reg.posterior.affine
+    aligned = moving @ affine[:-1, :-1].T + affine[:-1, -1]
+    start, origin = starts(moving, aligned, reg.fixed.points)
+    scene = Scene(start, arrived, reg.fixed.points, _doubtful(reg), origin)
+    used = GaussianPoints(arrived.mean[reg.used], arrived.covariance[reg.used])
+    return registration_card(reg.facts, scene, uncertainty_row(used))
+
+
+def _doubtful(reg: Registration) -> dict[int, str]:
+    """The names of the suspects by row."""
+    if reg.suspicion is None:
+        return {}
+    rows = np.flatnonzero(reg.used)
+    labels = reg.used_labels
+    return {int(rows[i]): labels[i] for i in np.flatnonzero(reg.suspicion.suspect)}
+
+
+def show_posterior(posterior: Posterior) -> str | None:
+    """The card of a posterior; None for what only has the shape of one, or has no landmarks.
+
+    Of the landmarks it knows the control points only, where these stand for all.
+    """
+    if np.ndim(posterior.arrived) != 2 or not isinstance(posterior.linear, AbstractRowSpace):
+        return None
+    with jax.enable_x64(True):
+        aligned = np.asarray(posterior.trajectory.positions[0])
+        moving = np.asarray(posterior.alignment.inverse(aligned))
+    arrived = posterior.predict(moving)
+    marks = _marks_of(posterior)
+    is_whole = len(moving) == len(marks.fixed)
+    start, origin = starts(moving, aligned + np.asarray(posterior.origin), marks.fixed)
+    scene = Scene(start, arrived, marks.fixed, {}, origin, paired=is_whole)
+    is_early = posterior.corrected and posterior.model != "small"
+    if is_whole:
+        is_early = is_early or marks.are_missed_by(np.asarray(arrived.mean))
+    warnings = (STOPPED_EARLY,) if is_early else ()
+    return posterior_card(_posterior_rows(posterior, marks, scene), warnings, scene)
+
+
+def _posterior_rows(posterior: Posterior, marks: "Marks", scene: Scene) -> tuple[Row, ...]:
+    align = alignment_words(np.asarray(posterior.trend.generators))
+    where = "landmarks" if scene.paired else "control points"
+    return (
+        Row("Model", f"{posterior.model}, alignment {align}"),
+        Row("Kernel", describe_kernel(posterior.kernel)),
+        Row("Noise", f"{marks.noise_mm:.3g} mm"),
+        uncertainty_row(scene.arrived, where),
     )
 
 
-def posterior_card(
-    count: int, facts: Sequence[Fact], warnings: Sequence[str], scene: Scene, calls: Sequence[str]
-) -> str:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Marks:
+    """The fixed landmarks as a posterior knows them: through the whitened rows H of each.
+
+    Args:
+        fixed: (n, d) where they were marked; along directions that are not known, where they are
+            predicted.
+        expected: (n, d) what a search that converged leaves of the way there, Dλ.
+        noise_mm: typical standard deviation of their noise, D = (HᵀH)⁻¹.
+    """
+
+    fixed: np.ndarray
+    expected: np.ndarray
+    noise_mm: float
+
+    def are_missed_by(self, means: np.ndarray) -> bool:
+        """Whether predictions are not where a search that converged leaves them."""
+        off = np.abs(self.fixed - means - self.expected)
+        return bool(off.max() > 0.01 * self.noise_mm)
+
+
+def _marks_of(posterior: Posterior) -> Marks:
+    rows = posterior.rows
+    site = np.asarray(rows.site)
+    fixed = np.asarray(posterior.arrived) + np.asarray(posterior.origin)
+    expected = np.zeros_like(fixed)
+    variance = 0.0
+    for landmark in range(len(fixed)):
+        mine = np.flatnonzero(site == landmark)
+        to_mm = np.linalg.pinv(np.asarray(rows.operator)[mine])
+        fixed[landmark] += to_mm @ np.asarray(rows.residual)[mine]
+        expected[landmark] = to_mm @ to_mm.T @ np.asarray(posterior.dual)[landmark]
+        variance += np.sum(to_mm**2)
+    return Marks(fixed, expected, float(np.sqrt(variance / len(site))))
+
+
+def registration_card(facts: Facts, scene: Scene, uncertainty: Row) -> str:
+    """The card of a registration; `uncertainty` is that of its landmarks' arrival."""
+    converged = facts.solver.converged
+    badge = Badge("converged", True) if converged else Badge("NOT CONVERGED", False)
+    count = counted(facts.num_landmarks, "landmark")
+    about = f"{count} in {facts.dimension}-D, paired by {facts.pairing}"
+    told = {f"suspect: {line}" for line in facts.suspects or ()}
+    warnings = [remark for remark in facts.warnings if remark not in told]
+    rows = [*_registration_rows(facts, uncertainty)]
+    return card("Registration", about, badge, rows, warnings, drawing(scene))
+
+
+def posterior_card(rows: Sequence[Row], warnings: Sequence[str], scene: Scene) -> str:
     """The card of a posterior, with what can be asked of it."""
-    about = f"over deformations, given {counted(count, 'landmark')} in {scene.fixed.shape[1]}-D"
+    count = counted(len(scene.fixed), "landmark")
+    about = f"over deformations, given {count} in {scene.fixed.shape[1]}-D"
     code = ", ".join(
-        f'<code style="background:transparent;color:inherit">{_text(call)}</code>' for call in calls
+        f'<code style="background:transparent;color:inherit">{_text(call)}</code>' for call in CALLS
     )
     asked = f'<div style="margin-top:8px"><span style="{QUIET}">Ask it:</span> {code}</div>'
-    return card("Posterior", about, None, facts, warnings, drawing(scene) + asked)
+    return card("Posterior", about, None, rows, warnings, drawing(scene) + asked)
 
 
 def card(
     title: str,
     about: str,
     badge: Badge | None,
-    facts: Sequence[Fact],
+    table: Sequence[Row],
     warnings: Sequence[str],
     below: str = "",
 ) -> str:
-    """A title, a table of facts, warnings, and what is below them, which is HTML already."""
+    """A title, a table, warnings, and what is below them, which is HTML already."""
     rows = "".join(
         f'<tr style="background:transparent"><th scope="row" style="{CELL}padding:1px 14px 1px 0;font-weight:600;'
-        f'white-space:nowrap">{_text(fact.title)}</th><td style="{CELL}padding:1px 0">{_text(fact.text)}'
-        f"{_remark(fact.remark)}{''.join(f'<br/>{_text(line)}' for line in fact.more)}</td></tr>"
-        for fact in facts
+        f'white-space:nowrap">{_text(row.title)}</th><td style="{CELL}padding:1px 0">{_text(row.text)}'
+        f"{_remark(row.remark)}{''.join(f'<br/>{_text(line)}' for line in row.more)}</td></tr>"
+        for row in table
     )
     return (
         f'<div class="kunita-card" style="{CARD}"><div style="margin-bottom:6px">'
@@ -188,72 +254,84 @@ def card(
     )
 
 
-def _registration_facts(story: Story, sure: Fact) -> Iterator[Fact]:
-    yield Fact(
-        "Distance",
-        f"{story.before:.3g} → {story.after:.3g} mm",
-        "the landmarks' mean; small is not accurate",
+def _registration_rows(facts: Facts, uncertainty: Row) -> Iterator[Row]:
+    distance = f"{facts.before_mm:.3g} → {facts.after_mm:.3g} mm"
+    yield Row("Distance", distance, "the landmarks' mean; small is not accurate")
+    yield _left_out(facts)
+    yield uncertainty
+    yield Row("Kernel", facts.kernel)
+    heavy = "heavy-tailed: see weights" if facts.robust else ""
+    yield Row("Noise", f"{facts.noise_mm:.3g} mm", heavy)
+    if facts.parameters:
+        yield _estimated(facts.parameters)
+    if facts.num_teaching:
+        yield Row("Prior", f"learned on {counted(facts.num_teaching, 'other case')}")
+    yield Row("Model", f"{facts.model}, alignment {facts.align}")
+    yield _solver(facts.solver)
+    if facts.truncation is not None:
+        yield _low_rank(facts.truncation)
+    unused = facts.num_landmarks - facts.num_used
+    if unused:
+        count = counted(facts.num_landmarks, "landmark")
+        yield Row("Not used", f"{unused} of {count}", "infinite noise")
+    yield _suspects(facts.suspects)
+
+
+def _estimated(parameters: Sequence[EstimatedParameter]) -> Row:
+    known = "; ".join(
+        f"{one.name} {one.low:.3g} to {one.high:.3g}" for one in parameters if np.isfinite(one.high)
     )
-    yield _left_out(story)
-    yield sure
-    yield Fact("Kernel", story.kernel)
-    yield Fact(
-        "Noise", f"{story.noise:.3g} mm", "heavy-tailed: see weights" if story.robust else ""
-    )
-    if story.chosen:
-        known = "; ".join(
-            f"{name} {low:.3g} to {high:.3g}"
-            for name, low, high in story.chosen
-            if np.isfinite(high)
-        )
-        yield Fact(
-            "Chosen",
-            "by the evidence",
-            f"95 % intervals: {known}" if known else "which the landmarks do not tell",
-        )
-    if story.learned_on:
-        yield Fact("Prior", f"learned on {counted(story.learned_on, 'other case')}")
-    yield Fact("Model", f"{story.model}, alignment {story.align}")
-    yield Fact("Solver", f"{'converged' if story.converged else 'NOT CONVERGED'}, {story.effort}")
-    if story.low_rank is not None:
-        controls, error, share = story.low_rank
-        cost = f"which costs at most {error:.1g} mm, and {100 * share:.1g} % of covariances"
-        yield Fact("Low rank", f"{counted(controls, 'control point')} for all landmarks", cost)
-    if story.used < story.count:
-        yield Fact(
-            "Not used",
-            f"{story.count - story.used} of {counted(story.count, 'landmark')}",
-            "infinite noise",
-        )
-    yield _suspects(story.suspects)
+    remark = f"95 % intervals: {known}" if known else "which the landmarks do not determine"
+    return Row("Chosen", "by the evidence", remark)
 
 
-def _left_out(story: Story) -> Fact:
-    if story.left_out is None:
-        return Fact("Left-out error", "not available", "too few landmarks for this alignment")
-    error, inside, n = story.left_out
-    doubt = "" if story.converged else "; not to be relied on, as the search did not converge"
-    text = f"{error:.3g} mm on average, {inside} of {n} inside their 95 % region"
-    return Fact("Left-out error", text, f"each predicted from the others{doubt}")
+def _solver(solver: SolverFacts) -> Row:
+    state = "converged" if solver.converged else "NOT CONVERGED"
+    effort = f"{solver.num_iterations} iterations, residual {solver.residual_mm:.1e} mm"
+    return Row("Solver", f"{state}, {effort}, {solver.seconds:.2f} s")
 
 
-def _suspects(lines: tuple[str, ...] | None) -> Fact:
+def _low_rank(truncation: Truncation) -> Row:
+    percent = 100 * truncation.matrix_error
+    error = truncation.mean_error_mm
+    cost = f"which costs at most {error:.1g} mm, and {percent:.1g} % of covariances"
+    count = counted(truncation.num_controls, "control point")
+    return Row("Low rank", f"{count} for all landmarks", cost)
+
+
+def _left_out(facts: Facts) -> Row:
+    found = facts.left_out
+    if found is None:
+        return Row("Left-out error", "not available", "too few landmarks for this alignment")
+    doubt = ""
+    if not facts.solver.converged:
+        doubt = "; not to be relied on, as the search did not converge"
+    inside = f"{found.num_inside} of {found.num_landmarks} inside their 95 % region"
+    text = f"{found.error_mm:.3g} mm on average, {inside}"
+    return Row("Left-out error", text, f"each predicted from the others{doubt}")
+
+
+def _suspects(lines: tuple[str, ...] | None) -> Row:
     if lines is None:
-        return Fact("Suspects", "not looked for", "the record of an earlier version")
+        return Row("Suspects", "not looked for", "the record of an earlier version")
     first, *more = _few(lines) or ["none"]
-    return Fact("Suspects", first, more=tuple(more))
+    return Row("Suspects", first, more=tuple(more))
 
 
-def sureness(arrived: GaussianPoints, where: str = "landmarks") -> Fact:
-    """How surely landmarks arrive."""
-    known = np.isfinite(np.asarray(arrived.covariance)).all(axis=(1, 2))
+def uncertainty_row(arrived: GaussianPoints, where: str = "landmarks") -> Row:
+    """How certain it is where landmarks arrive."""
+    covariances = np.asarray(arrived.covariance)
+    known = np.isfinite(covariances).all(axis=(1, 2))
     if not known.any():
-        return Fact("Uncertainty", "not known")
-    points = GaussianPoints(np.asarray(arrived.mean)[known], np.asarray(arrived.covariance)[known])
-    radius, sd = (
-        f"{np.median(v):.3g} mm, largest {v.max():.3g}" for v in (points.radius(), points.std)
-    )
-    return Fact("Uncertainty", f"95 % radius {radius}; sd {sd}", f"{where}' median")
+        return Row("Uncertainty", "not known")
+    points = GaussianPoints(np.asarray(arrived.mean)[known], covariances[known])
+    radius = _middle_and_largest(points.radius())
+    deviation = _middle_and_largest(points.std)
+    return Row("Uncertainty", f"95 % radius {radius}; sd {deviation}", f"{where}' median")
+
+
+def _middle_and_largest(values: np.ndarray) -> str:
+    return f"{np.median(values):.3g} mm, largest {values.max():.3g}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -364,28 +442,35 @@ def starts(moving: np.ndarray, aligned: np.ndarray, fixed: np.ndarray) -> tuple[
 
 
 def drawing(scene: Scene) -> str:
-    """Every view of the landmarks side by side, at one scale, and what the shapes mean; empty where
-    there are none.
+    """Every view of the landmarks side by side, at one scale, and what the shapes mean.
+
+    Empty where there are no landmarks.
     """
-    count = max(len(scene.start), len(scene.fixed))
     shown = _drawn(scene)
     if not len(shown.start):
         return ""
-    box = _box(shown)
-    views, extent = VIEWS[shown.fixed.shape[1]], box[1] - box[0]
-    room = WIDTH - 2 * EDGE * len(views)
-    scale = min(
-        room / sum(extent[view.right] for view in views),
-        HEIGHT / max(extent[view.up] for view in views),
-    )
-    ruler = _round_below(min(extent[view.right] for view in views) / 3)
-    pictures = "".join(_figure(shown, view, box, float(scale), ruler) for view in views)
+    pictures = "".join(_figures(shown))
+    count = max(len(scene.start), len(scene.fixed))
     drawn = max(len(shown.start), len(shown.fixed))
     some = "" if drawn == count else f" · {drawn:,} of {count:,} landmarks drawn"
     return (
         f'<div style="display:flex;flex-wrap:wrap;gap:8px;align-items:flex-end;margin-top:10px">{pictures}</div>'
         f'<div style="font-size:12px;margin-top:2px">{_legend(shown)}<span style="{QUIET}">{some}</span></div>'
     )
+
+
+def _figures(scene: Scene) -> Iterator[str]:
+    """The views, at one scale and with rulers of one length."""
+    box = _box(scene)
+    extent = box[1] - box[0]
+    views = VIEWS[scene.fixed.shape[1]]
+    widths = [extent[view.right] for view in views]
+    heights = [extent[view.up] for view in views]
+    room = WIDTH - 2 * EDGE * len(views)
+    scale = float(min(room / sum(widths), HEIGHT / max(heights)))
+    ruler = _round_below(min(widths) / 3)
+    for view in views:
+        yield _figure(scene, view, box, scale, ruler)
 
 
 def _drawn(scene: Scene) -> Scene:
@@ -435,22 +520,35 @@ def _figure(scene: Scene, view: View, box: np.ndarray, scale: float, ruler: floa
     low, high = np.sort(view.flat(box), axis=0)
     width, height = (high - low) * scale + 2 * EDGE
     place = lambda points: (view.flat(np.asarray(points)) - low) * scale + EDGE
-    alt = f"{view.title} view: {counted(len(scene.start), 'landmark')} from the {scene.origin} place to the predicted "
-    alt = f"{alt.strip()} one with its 95 % ellipse; fixed marks as circles"
     ellipses = view.ellipses(np.asarray(scene.arrived.covariance)) * [scale, scale, 1]
-    name = (
-        f'<div style="text-align:center;font-size:12px;{QUIET}">{view.title}</div>'
-        if view.title
-        else ""
+    arrived = place(scene.arrived.mean)
+    parts = (
+        _frame(width, height),
+        _lines(place(scene.start), arrived),
+        _regions(arrived, ellipses),
+        _joins(scene, place),
+        _marks(place(scene.fixed), scene.doubtful, width),
+        _sides(view, width, height),
+        _ruler(ruler, scale, height),
     )
     return (
-        f'<div style="max-width:100%"><svg role="img" aria-label="{alt}" viewBox="0 0 {_n(width, height)}" '
+        f'<div style="max-width:100%"><svg role="img" aria-label="{_alternative(scene, view)}" viewBox="0 0 {_n(width, height)}" '
         f'width="{width:.0f}" height="{height:.0f}" style="display:block;max-width:100%;height:auto;color:inherit" '
-        f'fill="none" stroke-linecap="round" font-size="11">{_frame(width, height)}'
-        f"{_lines(place(scene.start), place(scene.arrived.mean))}{_regions(place(scene.arrived.mean), ellipses)}"
-        f"{_joins(scene, place)}{_marks(place(scene.fixed), scene.doubtful, width)}{_sides(view, width, height)}"
-        f"{_ruler(ruler, scale, height)}</svg>{name}</div>"
+        f'fill="none" stroke-linecap="round" font-size="11">{"".join(parts)}</svg>{_title(view)}</div>'
     )
+
+
+def _alternative(scene: Scene, view: View) -> str:
+    """The drawing in words, for those who do not see it."""
+    count = counted(len(scene.start), "landmark")
+    way = f"{count} from the {scene.origin} place to the predicted one with its 95 % ellipse"
+    return f"{view.title} view: {way}; fixed marks as circles".strip()
+
+
+def _title(view: View) -> str:
+    if not view.title:
+        return ""
+    return f'<div style="text-align:center;font-size:12px;{QUIET}">{view.title}</div>'
 
 
 def _frame(width: float, height: float) -> str:

@@ -1,0 +1,250 @@
+"""What there is to say of a registration, once: typed facts, and the console summary of them.
+
+Whoever tells of a registration (the console, a notebook's card) is given these
+facts and computes nothing.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from kunita import scores
+from kunita.data.landmarks import Landmarks
+from kunita.inference.intervals import EstimatedParameter
+from kunita.inference.leave_out import LeaveOneOut
+from kunita.inference.solve import Truncation
+
+REGION = 0.95
+"""The probability of the regions whose coverage is told."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOutFacts:
+    """How well each landmark is predicted from the others.
+
+    Args:
+        error_mm: the mean error.
+        num_inside: how many are inside their 95 % region.
+        num_landmarks: of how many.
+    """
+
+    error_mm: float
+    num_inside: int
+    num_landmarks: int
+
+    @classmethod
+    def of(cls, found: LeaveOneOut) -> "LeftOutFacts":
+        """From the predictions without each landmark."""
+        transformed = scores.pit(np.asarray(found.chi2), np.asarray(found.known))
+        inside = scores.covered(transformed, (REGION,))
+        return cls(
+            error_mm=float(np.mean(found.error)),
+            num_inside=int(inside.sum()),
+            num_landmarks=len(inside),
+        )
+
+    @property
+    def coverage(self) -> float:
+        """The share that is inside."""
+        return self.num_inside / self.num_landmarks
+
+
+@dataclasses.dataclass(frozen=True)
+class SolverFacts:
+    """How the search for the flow ended.
+
+    Args:
+        converged: whether it did.
+        residual_mm: the largest residual of the optimality conditions.
+        num_iterations: of all methods together.
+        num_time_steps: of the flow.
+        seconds: from the landmarks to the posterior.
+    """
+
+    converged: bool
+    residual_mm: float
+    num_iterations: int
+    num_time_steps: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """A registration in numbers and words; lengths in mm, as their names say.
+
+    Args:
+        num_landmarks: pairs of landmarks.
+        num_used: those that were used.
+        dimension: of space.
+        pairing: how the two sets were paired.
+        model, align: what was fitted.
+        kernel: in words.
+        noise_mm: typical standard deviation of the localisation noise.
+        parameters: the hyper-parameters that were estimated.
+        num_estimating: how many landmarks they were estimated on.
+        num_teaching: cases behind a prior that was given.
+        robust: whether the noise has heavy tails.
+        before_mm, after_mm: mean distance of the used landmarks.
+        left_out: each landmark predicted from the others; None where there are too
+            few.
+        solver: how the search ended.
+        truncation: what control points leave out; None where there are none.
+        log_evidence: None where the weights of a robust fit replace it.
+        energy: at the fit.
+        suspects: what is wrong with which landmarks; None where nobody looked.
+        warnings: all remarks.
+    """
+
+    num_landmarks: int
+    num_used: int
+    dimension: int
+    pairing: str
+    model: str
+    align: str
+    kernel: str
+    noise_mm: float
+    parameters: tuple[EstimatedParameter, ...]
+    num_estimating: int
+    num_teaching: int
+    robust: bool
+    before_mm: float
+    after_mm: float
+    left_out: LeftOutFacts | None
+    solver: SolverFacts
+    truncation: Truncation | None
+    log_evidence: float | None
+    energy: float
+    suspects: tuple[str, ...] | None
+    warnings: tuple[str, ...]
+
+
+def typical_deviation(landmarks: Landmarks, covariances: np.ndarray, rows: np.ndarray) -> float:
+    """The root mean square standard deviation of some landmarks, mm.
+
+    Of a landmark with free directions only the others count.
+
+    Args:
+        landmarks: all of them.
+        covariances: (n, d, d), mm².
+        rows: those that count.
+    """
+    variances = np.trace(covariances, axis1=1, axis2=2)
+    counts = landmarks.known[rows]
+    partial = rows[counts < landmarks.dimension]
+    for row in partial.tolist():
+        known = landmarks.known_directions(row)
+        along = known @ covariances[row] @ known.T
+        variances[row] = np.trace(along)
+    total = variances[rows].sum()
+    count = counts.sum()
+    return float(np.sqrt(total / count))
+
+
+def known_distances(landmarks: Landmarks, points: np.ndarray) -> np.ndarray:
+    """(n,) distances of landmarks to (n, d) points along the directions that are known, mm."""
+    misses = landmarks.points - points
+    distances = np.linalg.norm(misses, axis=1)
+    partial = landmarks.known < landmarks.dimension
+    for row in np.flatnonzero(partial).tolist():
+        known = landmarks.known_directions(row)
+        distances[row] = np.linalg.norm(known @ misses[row])
+    return distances
+
+
+# ------------------------------------------------------------------------------- console summary
+
+
+def console_summary(facts: Facts) -> str:
+    """What was done and how well it went, for people."""
+    return "\n".join(_lines(facts))
+
+
+def _lines(facts: Facts) -> Iterator[str]:
+    yield _title(facts)
+    for name, text in _entries(facts):
+        yield f"  {name:<10} {text}"
+
+
+def _title(facts: Facts) -> str:
+    count = f"{facts.num_landmarks}"
+    if facts.num_used < facts.num_landmarks:
+        count = f"{facts.num_used} of {facts.num_landmarks}"
+    return f"Registration of {count} landmarks in {facts.dimension}-D (paired by {facts.pairing})"
+
+
+def _entries(facts: Facts) -> Iterator[tuple[str, str]]:
+    """The lines of a summary: what each is about, and what there is to say."""
+    yield "model", f"{facts.model}, alignment {facts.align}"
+    yield "kernel", facts.kernel
+    yield "noise", f"{facts.noise_mm:.3g} mm"
+    yield from _origins(facts)
+    yield "distance", _distance(facts)
+    yield "left out", _left_out(facts.left_out)
+    for line in facts.suspects or ():
+        yield "suspects", line
+    yield "solver", _solver(facts.solver)
+    if facts.truncation is not None:
+        yield "low rank", _low_rank(facts.truncation)
+    yield "evidence", _evidence(facts)
+    for remark in facts.warnings:
+        yield "warning", remark
+
+
+def _origins(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Where kernel and noise come from."""
+    if facts.parameters:
+        yield "chosen", _estimated(facts)
+    if facts.num_teaching:
+        yield "prior", f"learned on {facts.num_teaching} other cases"
+    if facts.robust:
+        yield "robust", "heavy-tailed noise; the weights of the landmarks are in landmarks.csv"
+
+
+def _estimated(facts: Facts) -> str:
+    some = ""
+    if facts.num_estimating < facts.num_used:
+        some = f" of {facts.num_estimating} of the landmarks"
+    intervals = []
+    for one in facts.parameters:
+        intervals.append(f"{one.name} {one.low:.3g} to {one.high:.3g}")
+    return f"by the evidence{some}; 95 % intervals: {', '.join(intervals)}"
+
+
+def _distance(facts: Facts) -> str:
+    return (
+        f"{facts.before_mm:.3g} mm before → {facts.after_mm:.3g} mm after, "
+        "the landmarks' mean (small is not accurate)"
+    )
+
+
+def _left_out(left_out: LeftOutFacts | None) -> str:
+    if left_out is None:
+        return "not available: too few landmarks for this alignment"
+    return (
+        f"each landmark predicted from the others: {left_out.error_mm:.3g} mm off on average, "
+        f"{100 * left_out.coverage:.0f} % inside their 95 % region"
+    )
+
+
+def _solver(solver: SolverFacts) -> str:
+    state = "converged" if solver.converged else "NOT CONVERGED"
+    return (
+        f"{state}, residual {solver.residual_mm:.1e} mm; {solver.num_iterations} iterations, "
+        f"{solver.num_time_steps} time steps, {solver.seconds:.2f} s"
+    )
+
+
+def _low_rank(truncation: Truncation) -> str:
+    percent = 100 * truncation.matrix_error
+    return (
+        f"{truncation.num_controls} control points stand for all; that costs at most "
+        f"{truncation.mean_error_mm:.1g} mm, and {percent:.1g} % of covariances"
+    )
+
+
+def _evidence(facts: Facts) -> str:
+    energy = f"energy {facts.energy:.4g}"
+    if facts.log_evidence is None:
+        return energy
+    return f"{facts.log_evidence:.2f} (log), {energy}"
