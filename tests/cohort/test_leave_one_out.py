@@ -9,7 +9,7 @@ import pytest
 import kunita
 from kunita.cohort.leave_one_out import (
     Parameters,
-    Rows,
+    RepeatedRows,
     closed_form,
     known_noise,
     leave_one_patient_out,
@@ -139,7 +139,7 @@ def test_the_noise_of_a_moving_landmark_is_carried_over_to_fixed_space():
 @pytest.mark.parametrize("rows", [5, 7, 12])
 def test_rows_keep_the_information_and_the_momentum(rows):
     kept = np.array([0, 2, 3, 5, 6])
-    listed, rng = Rows.of(kept, rows), np.random.default_rng(0)
+    listed, rng = RepeatedRows.of(kept, rows), np.random.default_rng(0)
     landmarks = Landmarks(rng.normal(size=(7, 3)), None, rng.uniform(1, 2, 7))
     information = np.zeros(7)
     np.add.at(information, listed.which, 1 / listed.covariances(landmarks)[:, 0, 0])

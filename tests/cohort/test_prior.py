@@ -40,7 +40,7 @@ def test_a_cohort_teaches_the_prior_that_made_it():
         assert (
             one.high < 2.5 * one.low
         )  # and closely, which no single case of twelve landmarks does
-    assert prior.undecided == ()
+    assert prior.unidentified == ()
     assert prior.num_landmarks == sum(len(case) for case in cases)
 
 

@@ -16,14 +16,25 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from kunita import numerics
-from kunita.flow import covariance, transport
-from kunita.inference.batch import Found, Start, fit, regress
-from kunita.inference.problem import Step
+from kunita.flow import covariance, shooting, transport
+from kunita.inference.gauss_newton import GaussNewton, GaussNewtonOptions
+from kunita.inference.path_space import linear_model
+from kunita.inference.problem import Problem, State, Step, look
+from kunita.inference.search import run_compiled
+from kunita.inference.small import AlignmentSearch, Regression
+from kunita.inference.solve import THOROUGH
 from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array, door
 from kunita.kernels import AbstractKernel
-from kunita.observations import LandmarkObservations
-from kunita.posterior import Posterior, arrival, conditioned_variance, path_of, swing
+from kunita.observations.landmarks import LandmarkObservations
+from kunita.posterior import (
+    Posterior,
+    arrival,
+    condition,
+    path_of,
+    pointwise_covariance,
+    swing,
+)
 
 BUCKETS = (8, 16, 24, 32, 40, 48, 64)
 """Numbers of rows that programs are compiled for; beyond them multiples of `WIDE`."""
@@ -33,6 +44,13 @@ WIDE = 32
 LANES = 4
 """Refits of a batch: enough that calling it costs nothing, few enough that filling up the last one
 does not either."""
+
+
+MOST_STEPS = 30
+"""Of one refit: one that starts near its end takes four to ten."""
+
+REFITS = GaussNewtonOptions(memory=8, keep_below=np.inf)
+"""A short memory holds about all of such a search, and the first linear model serves to its end."""
 
 
 def bucket(count: int) -> int:
@@ -82,61 +100,79 @@ class Refitted(eqx.Module):
 
 def refit(common: Common, lane: Lane, model: str, num_steps: int) -> Refitted:
     """Fit, linearise, predict: one lane."""
-    start = Start(
-        common.kernel, lane.observed, common.trend, common.alignment, lane.momenta, lane.step
+    problem = Problem(common.kernel, lane.observed, common.trend)
+    fitted: State | Regression
+    if model == "small":
+        fitted, converged = _regressed(problem, common, lane)
+    else:
+        fitted, converged = _fitted(problem, common, lane, num_steps)
+    path = transport.landmark_path(fitted.trajectory)
+    weights = numerics.quadrature_weights(fitted.trajectory.num_steps)
+    posterior = condition(
+        problem,
+        linear_model(problem, path, fitted.jacobians, weights),
+        fitted,
+        carriers=fitted.trajectory,
+        origin=common.origin,
+        model=model,
+        corrected=model == "small",
     )
-    found = regress(start) if model == "small" else fit(start, num_steps)
-    posterior = posterior_of(start, found, common.origin, model)
-    path = path_of(posterior, lane.points)
-    jacobians = path.jacobians[-1] @ posterior.alignment.matrix
+    along = path_of(posterior, lane.points)
     return Refitted(
-        posterior, arrival(posterior, path), variance(posterior, path), jacobians, found.converged
+        posterior=posterior,
+        mean=arrival(posterior, along),
+        covariance=variance(posterior, along),
+        jacobians=along.jacobians[-1] @ posterior.alignment.matrix,
+        converged=converged,
     )
+
+
+def _fitted(
+    problem: Problem, common: Common, lane: Lane, num_steps: int
+) -> tuple[State, Bool[Array, ""]]:
+    """The most probable flow, from a start that is near it, and whether it was found.
+
+    The model is linearised once, where the search starts: past steps correct it better than a new
+    one would, which costs as much as the shooting.
+    """
+    times = jnp.asarray(numerics.time_grid(num_steps))
+    start = look(problem, common.alignment, lane.momenta, lane.step, times)
+    search = GaussNewton(THOROUGH.tolerance_mm(problem), REFITS)
+    descent, _ = run_compiled(search, problem, start, MOST_STEPS)
+    state = descent.state
+    closed = state.residual_mm <= search.tolerance
+    return state, closed & (state.drift <= shooting.MAX_DRIFT)
+
+
+def _regressed(problem: Problem, common: Common, lane: Lane) -> tuple[Regression, Bool[Array, ""]]:
+    """The small-deformation model, and whether its alignment stands still."""
+    search = AlignmentSearch(THOROUGH.tolerance_mm(problem))
+    start = common.trend.move(common.alignment, lane.step.beta)
+    found, _ = run_compiled(search, problem, start, MOST_STEPS)
+    return found, search.ended(found)
 
 
 def variance(posterior: Posterior, path: transport.Path) -> Float[Array, "m d d"]:
-    """What `Posterior.predict` says of its uncertainty, the landmarks' part point by point.
+    """What `Posterior.predict` says of its uncertainty, the observations' part point by point.
 
     A lane has few points, and for a solve with many columns LAPACK would call threads that cost
     more than they bring.
     """
-    half = swing(posterior, path)
-    turned = jnp.einsum("mka,mkb->mab", half, half)
     if posterior.model == "pathwise":
-        return conditioned_variance(posterior, path) + turned
-    kernel, weights, landmarks = (
-        posterior.kernel,
-        posterior.weights,
-        transport.landmark_path(posterior.trajectory),
-    )
-    cross = covariance.flow_covariance(kernel, weights, path, landmarks)
-    known = lambda block: block @ posterior.linear.solve(block.T)
-    explained = jax.lax.map(known, cross.reshape(*cross.shape[:2], -1))
-    return covariance.flow_variance(kernel, weights, path) - explained + turned
+        return pointwise_covariance(posterior, path)
+    kernel = posterior.kernel
+    weights = posterior.weights
+    half = swing(posterior, path)
+    aligned = jnp.einsum("mka,mkb->mab", half, half)
+    sites = transport.landmark_path(posterior.trajectory)
+    cross = covariance.flow_covariance(kernel, weights, path, sites)
 
+    def explained(block: Float[Array, "d nd"]) -> Float[Array, "d d"]:
+        half = posterior.linear.whiten(block.T)
+        return half.T @ half
 
-def posterior_of(start: Start, found: Found, origin: Float[Array, " d"], model: str) -> Posterior:
-    """`posterior_from_fit`, of a fit that converged."""
-    linear = start.linearised(found.trajectory, found.noise)
-    shift, correction = linear.dual_change(found.errors)
-    corrected = model == "small"
-    keep = 1.0 if corrected else 0.0
-    return Posterior(
-        model=model,
-        corrected=corrected,
-        kernel=start.kernel,
-        trend=start.trend,
-        alignment=found.alignment,
-        origin=origin,
-        trajectory=found.trajectory,
-        weights=numerics.quadrature_weights(found.trajectory.num_steps),
-        targets=start.observed.fixed,
-        noise=found.noise,
-        linear=linear,
-        dual=found.trajectory.momenta[-1] + correction,
-        correction=keep * correction,
-        shift=keep * shift,
-    )
+    known = jax.lax.map(explained, cross.reshape(*cross.shape[:2], -1))
+    return covariance.flow_variance(kernel, weights, path) - known + aligned
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_steps"))
@@ -183,15 +219,15 @@ def _of_one(found: Refitted, k: int, common: Common) -> Refitted:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Influence:
-    """How a fit would change with what was seen, to first order: what `Posterior.leave_one_out`
-    follows from.
+    """How a fit would change with what was observed, to first order.
+
+    What `kunita.inference.leave_out` follows from, for landmarks.
 
     Args:
-        precision: (nd, nd) P = S⁻¹ − S⁻¹HA⁻¹HᵀS⁻¹, the change of λ with the observations.
-        gain: (b, nd) A⁻¹HᵀS⁻¹, that of the alignment.
+        precision: (nd, nd) Q − QJhA⁻¹(Jh)ᵀQ, the change of λ with the observations.
+        gain: (b, nd) A⁻¹(Jh)ᵀQ, that of the alignment.
         dual: (n, d) λ.
-        jacobians: (n, d, d) of the flow at the landmarks, which carry λ back to the initial
-            momenta.
+        jacobians: (n, d, d) of the flow at the landmarks, which carry λ back to the initial momenta.
     """
 
     precision: np.ndarray
@@ -202,25 +238,29 @@ class Influence:
     @classmethod
     @door
     def of(cls, posterior: Posterior) -> "Influence":
-        """Of the rows of a posterior."""
-        linear, last = posterior.linear, posterior.trajectory.momenta[-1]
-        known = np.asarray(linear.solve(np.eye(last.size)))
-        gain = np.asarray(numerics.solve_cholesky(linear.trend_factor, linear.solved_design.T))
+        """Of the landmarks of a posterior."""
+        linear = posterior.linear
+        last = posterior.trajectory.momenta[-1]
+        known = np.asarray(linear.explain(np.eye(last.size)))
+        solved = np.asarray(linear.solved_design)
+        gain = np.asarray(numerics.solve_cholesky(linear.trend_factor, solved.T))
         return cls(
-            known - np.asarray(linear.solved_design) @ gain,
-            gain,
-            np.asarray(last),
-            np.asarray(linear.jacobians),
+            precision=known - solved @ gain,
+            gain=gain,
+            dual=np.asarray(last),
+            jacobians=np.asarray(linear.jacobians),
         )
 
     def without(self, rows: np.ndarray) -> Step:
-        """The step to the fit that does not see these rows: moved by Δ = −P⁻¹λ of these, they pull
-        at nothing.
+        """The step to the fit that does not see these landmarks.
+
+        Moved by Δ = −P⁻¹λ of these, they pull at nothing.
         """
         d = self.dual.shape[1]
         left = (rows[:, None] * d + np.arange(d)).ravel()
-        moved = np.linalg.lstsq(
-            self.precision[np.ix_(left, left)], -self.dual[rows].ravel(), rcond=None
-        )[0]
+        among = self.precision[np.ix_(left, left)]
+        pull = -self.dual[rows].ravel()
+        moved = np.linalg.lstsq(among, pull, rcond=None)[0]
         change = (self.precision[:, left] @ moved).reshape(self.dual.shape)
-        return Step(self.gain[:, left] @ moved, np.einsum("iba,ib->ia", self.jacobians, change))
+        momenta = np.einsum("iba,ib->ia", self.jacobians, change)
+        return Step(self.gain[:, left] @ moved, momenta)

@@ -19,13 +19,14 @@ from kunita.data.landmarks import Landmarks
 from kunita.errors import KunitaWarning, LandmarkError
 from kunita.flow.shooting import MAX_DRIFT, enough_steps
 from kunita.gaussians import GaussianPoints
+from kunita.inference.leave_out import cavity
 from kunita.inference.path_space import PathSpace
-from kunita.inference.problem import Step
-from kunita.inference.solve import solve_observed
+from kunita.inference.problem import Problem, Step
+from kunita.inference.solve import solve_model
 from kunita.inference.trend import determined_trend
 from kunita.jaxrun.doors import door, to_numpy
 from kunita.kernels import AbstractKernel, Gaussian
-from kunita.observations import LandmarkObservations
+from kunita.observations.landmarks import LandmarkObservations, noise_of_both_sides
 from kunita.posterior import Posterior, posterior_from_fit
 from kunita.registration import Registration, register
 
@@ -41,7 +42,7 @@ LEAST_OTHERS = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
+class RepeatedRows:
     """Landmarks listed once or more: the same information in any number of rows.
 
     Args:
@@ -51,7 +52,7 @@ class Rows:
     which: np.ndarray
 
     @classmethod
-    def of(cls, kept: np.ndarray, num_rows: int) -> "Rows":
+    def of(cls, kept: np.ndarray, num_rows: int) -> "RepeatedRows":
         """These landmarks in so many rows, all of them about equally often."""
         return cls(kept[np.arange(max(num_rows, len(kept))) % len(kept)])
 
@@ -72,6 +73,15 @@ class Rows:
         if landmarks.covariances is None:
             return np.zeros((len(self.which), landmarks.dimension, landmarks.dimension))
         return landmarks.covariances[self.which] * self.copies[:, None, None]
+
+    def observations(self, moving: Landmarks, fixed: Landmarks) -> LandmarkObservations:
+        """The rows of two sets as observations."""
+        return LandmarkObservations(
+            sites=moving.points[self.which],
+            fixed=fixed.points[self.which],
+            fixed_noise=self.covariances(fixed),
+            moving_noise=self.covariances(moving),
+        )
 
     def split(self, momenta: np.ndarray) -> np.ndarray:
         """(N, d) momenta of the rows from those of the landmarks: copies share evenly."""
@@ -106,7 +116,7 @@ def register_rows(
     fits counts it.
     """
     if moving.covariances is not None or fixed.covariances is not None:
-        rows = Rows.of(np.arange(len(moving)), num_rows)
+        rows = RepeatedRows.of(np.arange(len(moving)), num_rows)
         moving, fixed = rows.landmarks(moving), rows.landmarks(fixed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KunitaWarning)
@@ -172,13 +182,11 @@ class Refit:
 
 
 def noise_in_fixed_space(jacobians: np.ndarray, moving: Landmarks, fixed: Landmarks) -> np.ndarray:
-    """(n, d, d) the noise of both sides where fixed landmarks are: D + J D_m Jᵀ, J the Jacobian of
-    the whole map.
-    """
-    noise = np.zeros_like(jacobians) if fixed.covariances is None else fixed.covariances
-    if moving.covariances is None:
-        return noise
-    return noise + jacobians @ moving.covariances @ jacobians.swapaxes(1, 2)
+    """(n, d, d) the noise of both sides where fixed landmarks are, zero for a side without any."""
+    none = np.zeros_like(jacobians)
+    fixed_noise = none if fixed.covariances is None else fixed.covariances
+    moving_noise = none if moving.covariances is None else moving.covariances
+    return noise_of_both_sides(fixed_noise, moving_noise, jacobians)
 
 
 def refits(
@@ -296,15 +304,11 @@ class Starts:
     def lane(self, question: Question, most_points: int) -> Lane:
         """One refit, in the rows of its bucket; points are filled up with the first one."""
         num_rows = bucket(len(self.moving) - 1)
-        which = Rows.of(question.kept(len(self.moving)), num_rows)
-        observed = LandmarkObservations(
-            self.moving.points[which.which],
-            self.fixed.points[which.which] - self.full.posterior.origin,
-            which.covariances(self.fixed),
-            which.covariances(self.moving),
-        )
+        which = RepeatedRows.of(question.kept(len(self.moving)), num_rows)
+        observed = which.observations(self.moving, self.fixed)
+        observed = observed.about(np.asarray(self.full.posterior.origin))
         momenta, beta = self._first(question.left)
-        step = Step(beta, np.zeros_like(observed.moving))
+        step = Step(beta, np.zeros_like(observed.sites))
         missing = num_points(most_points, num_rows) - len(question.points)
         points = np.concatenate([question.points, np.repeat(question.points[:1], missing, axis=0)])
         return Lane(observed, which.split(momenta), step, points)
@@ -317,7 +321,7 @@ class Starts:
             return np.zeros(self.moving.points.shape), np.zeros(
                 len(self.full.posterior.trend.generators)
             )
-        listed = Rows.of(np.arange(len(self.moving)), len(self.full.moving))
+        listed = RepeatedRows.of(np.arange(len(self.moving)), len(self.full.moving))
         step = self.influence.without(np.flatnonzero(np.isin(listed.which, left)))
         momenta = np.asarray(self.full.posterior.trajectory.momenta[0]) + step.momenta
         return listed.collected(momenta, len(self.moving)), np.asarray(step.beta)
@@ -348,15 +352,14 @@ def refit_alone(full: Registration, lane: Lane, question: Question) -> Refit:
     """A refit by the whole search, from the same start."""
     found = full.posterior
     alignment = to_numpy(found.trend.move(found.alignment, lane.step.beta))
-    fit, settled = solve_observed(
-        lane.observed, full.kernel, found.trend, alignment, full.model, lane.momenta
-    )
+    problem = Problem(full.kernel, lane.observed, found.trend)
+    fit = solve_model(problem, alignment, lane.momenta, model=full.model)
     posterior = to_numpy(posterior_from_fit(fit, found.origin, full.model))
     at = posterior.predict(question.points)
     jacobians = np.broadcast_to(posterior.alignment.matrix, at.covariance.shape)
     if posterior.model != "small":  # which carries noise with the alignment alone, to its order
         jacobians = np.asarray(posterior.jacobian(question.points))
-    ended = bool(fit.converged and settled)
+    ended = fit.converged
     return dataclasses.replace(
         question.answered(posterior, ended, at.mean, at.covariance, jacobians), alone=True
     )
@@ -387,19 +390,6 @@ def _stand_ins(points: np.ndarray) -> np.ndarray:
     return np.concatenate([root, -root])
 
 
-def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray) -> GaussianPoints:
-    """Leave-one-out in closed form, from the posterior at the landmarks: m − C(D − C)⁻¹(f − m), C +
-    C(D − C)⁻¹C.
-
-    Takes one observation f = m + … with noise D out of a Gaussian N(m, C) again: what
-    `Posterior.leave_one_out` says, without asking how often a landmark is listed. Exact for a
-    linear model, first order around the fit otherwise.
-    """
-    mean, cov = np.asarray(at_landmarks.mean), np.asarray(at_landmarks.covariance)
-    gain = cov @ np.linalg.inv(noise - cov)
-    return GaussianPoints(mean - (gain @ (observed - mean)[..., None])[..., 0], cov + gain @ cov)
-
-
 def closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> tuple[LeftOut, ...]:
     """Leave-one-out of a registration without refits, to first order, whatever its rows.
 
@@ -409,8 +399,8 @@ def closed_form(full: Registration, moving: Landmarks, fixed: Landmarks) -> tupl
     n = len(moving)
     for i in range(n):
         _refuse_undetermined(full, moving, np.delete(np.arange(n), i))
-    copies = Rows.of(np.arange(n), len(full.moving)).copies[:n]
-    noise = np.asarray(full.posterior.noise)[:n] / copies[:, None, None]
+    copies = RepeatedRows.of(np.arange(n), len(full.moving)).copies[:n]
+    noise = full.noise[:n] / copies[:, None, None]
     found = cavity(full.posterior.predict(moving.points), fixed.points, noise)
     return tuple(LeftOut(*each) for each in zip(found.mean, found.covariance, noise, strict=True))
 
@@ -452,7 +442,7 @@ def own_parameters(
     )
     assert isinstance(reg.kernel, Gaussian)  # the family that `register` chooses from
     noise = None if case.knows_noise else reg.noise_mm
-    flat = any(not one.decided for one in reg.chosen)
+    flat = any(not one.identified for one in reg.chosen)
     return Parameters(float(reg.kernel.amplitude), noise, reg.warnings, reg.converged, flat)
 
 

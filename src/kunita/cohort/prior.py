@@ -12,24 +12,26 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from kunita.cohort.leave_one_out import LEAST_OTHERS, Rows
+from kunita.cohort.leave_one_out import LEAST_OTHERS, RepeatedRows
 from kunita.data.case import Case
 from kunita.errors import ArgumentError, LandmarkError
-from kunita.inference.choice import (
+from kunita.inference.estimation import (
     LEAST_FREEDOM,
-    Choice,
-    Dials,
-    Held,
-    Search,
-    choose,
-    choose_without_each,
-    length_scale_profile,
-    search_for,
+    Estimate,
+    estimate,
+    estimate_without_each,
 )
+from kunita.inference.hyperparameters import (
+    GivenParameters,
+    Hyperparameters,
+    SearchBox,
+    SmallEvidence,
+    build_search_box,
+)
+from kunita.inference.intervals import EvidenceProfile, find_parameter, profile_length_scale
 from kunita.inference.sample import Sample, aligned_sample
 from kunita.inference.trend import check_kind
 from kunita.kernels import BEST, FAMILIES, AbstractProfile
-from kunita.outputs.profile import EvidenceProfile
 from kunita.posterior import MODELS
 from kunita.prior import Prior
 
@@ -68,11 +70,19 @@ class Lesson:
             raise ArgumentError(f"model: expected one of {', '.join(MODELS)}, found {self.model!r}")
 
     @property
-    def dials(self) -> tuple[Dials, ...]:
+    def hyperparameters(self) -> tuple[Hyperparameters, ...]:
         """One set for each family that is tried."""
         families = FAMILIES.values() if self.family == BEST else (FAMILIES[self.family],)
-        noise = "noise factor" if self.scale_noise else "noise"
-        return tuple(Dials(family, self.num_scales, noise=noise) for family in families)
+        return tuple(self.hyperparameters_of(family) for family in families)
+
+    def hyperparameters_of(self, family: type[AbstractProfile]) -> Hyperparameters:
+        """What is learned with a family of kernels."""
+        return Hyperparameters(
+            family,
+            self.num_scales,
+            GivenParameters(length_scale=self.length_scale),
+            noise_is_factor=self.scale_noise,
+        )
 
 
 USUAL = Lesson()
@@ -82,7 +92,7 @@ def learn_prior(cases: Sequence[Case], lesson: Lesson = USUAL) -> Prior:
     """Learn one prior on all cases, which are of one dimension."""
     cohort = _Cohort(tuple(cases), lesson)
     with jax.enable_x64(True):
-        priors = [cohort.learn(dials) for dials in lesson.dials]
+        priors = [cohort.learn(one) for one in lesson.hyperparameters]
     return max(priors, key=lambda prior: prior.evidence)
 
 
@@ -90,7 +100,7 @@ def learn_without_each(cases: Sequence[Case], lesson: Lesson = USUAL) -> tuple[P
     """For each case a prior that was learned on all *others*: nothing about a patient is chosen on
     this patient.
 
-    To first order: see `choose_without_each`.
+    To first order: see `estimate_without_each`.
     """
     if len(cases) <= LEAST_OTHERS:
         raise ArgumentError(
@@ -98,7 +108,7 @@ def learn_without_each(cases: Sequence[Case], lesson: Lesson = USUAL) -> tuple[P
         )
     cohort = _Cohort(tuple(cases), lesson)
     with jax.enable_x64(True):
-        learned = [cohort.learn_without_each(dials) for dials in lesson.dials]
+        learned = [cohort.learn_without_each(one) for one in lesson.hyperparameters]
     return tuple(
         max(priors, key=lambda prior: prior.evidence) for priors in zip(*learned, strict=True)
     )
@@ -117,24 +127,24 @@ def cohort_profile(
     The summed log evidence of the small-deformation model, with the hyper-priors, the other
     parameters following.
     """
-    used = next((one for one in prior.chosen if one.name == "length scale"), None)
+    used = find_parameter(prior.chosen, "length scale")
     if used is None or not isinstance(prior.kernel, AbstractProfile):
         return None
-    cohort, dials = _Cohort(tuple(cases), lesson), Dials(type(prior.kernel))
+    cohort = _Cohort(tuple(cases), lesson)
+    hyperparameters = lesson.hyperparameters_of(type(prior.kernel))
     with jax.enable_x64(True):
         samples = cohort.samples()
         if sum(sample.freedom for sample in samples) < LEAST_FREEDOM:
             return None
-        search = cohort._search(samples, dials)
+        box = cohort._box(samples, hyperparameters)
         noise = prior.noise_factor if lesson.scale_noise else prior.noise_mm or 1.0
         theta = np.log([prior.kernel.length_scale, prior.kernel.amplitude, noise])
-        low, high = np.exp(search.box[0])
+        low, high = np.exp(box.limits[0])
         near = np.geomspace(max(low, used.low), min(high, used.high), NUM_SCALES)
         scales = np.unique([*np.geomspace(low, high, NUM_SCALES), *near, used.value])
-        values = length_scale_profile(samples, dials, search, theta, scales)
-    return EvidenceProfile(
-        scales, values, used.value, used.low, used.high, used.decided, prior.num_landmarks
-    )
+        small = SmallEvidence(tuple(samples), hyperparameters, box)
+        values = profile_length_scale(small, box, theta, scales)
+    return EvidenceProfile.around(used, scales, values, prior.num_landmarks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,32 +176,35 @@ class _Cohort:
         return [self._sample(case, num_rows) for case in self.cases]
 
     def _sample(self, case: Case, num_rows: int) -> Sample:
-        rows = Rows.of(np.arange(len(case)), num_rows)
-        noises = rows.covariances(case.fixed), rows.covariances(case.moving)
+        rows = RepeatedRows.of(np.arange(len(case)), num_rows)
+        observed = rows.observations(case.moving, case.fixed)
         if not case.knows_noise:
-            noises = rows.copies[:, None, None] * np.eye(case.dimension), noises[1]
-        points = case.moving.points[rows.which], case.fixed.points[rows.which]
-        scaled = self.lesson.scale_noise or not case.knows_noise
-        return aligned_sample(
-            *points, noises, self.lesson.align, scaled=scaled, copies=rows.copies.astype(float)
-        ).sample
-
-    def learn(self, dials: Dials) -> Prior:
-        samples = self.samples()
-        return self._prior(
-            choose(samples, dials, self._search(samples, dials), self.lesson.model), self.cases
+            unit_noise = rows.copies[:, None, None] * np.eye(case.dimension)
+            observed = dataclasses.replace(observed, fixed_noise=unit_noise)
+        aligned = aligned_sample(
+            observed,
+            self.lesson.align,
+            scaled=self.lesson.scale_noise or not case.knows_noise,
+            copies=rows.copies.astype(float),
         )
+        return aligned.sample
 
-    def learn_without_each(self, dials: Dials) -> tuple[Prior, ...]:
+    def learn(self, hyperparameters: Hyperparameters) -> Prior:
+        samples = self.samples()
+        box = self._box(samples, hyperparameters)
+        return self._prior(estimate(samples, hyperparameters, box, self.lesson.model), self.cases)
+
+    def learn_without_each(self, hyperparameters: Hyperparameters) -> tuple[Prior, ...]:
         self._refuse_lonely()
         samples = self.samples()
         others = [[*self.cases[:i], *self.cases[i + 1 :]] for i in range(len(samples))]
-        searches = [
-            self._search([*samples[:i], *samples[i + 1 :]], dials) for i in range(len(samples))
+        boxes = [
+            self._box([*samples[:i], *samples[i + 1 :]], hyperparameters)
+            for i in range(len(samples))
         ]
-        choices = choose_without_each(samples, dials, searches, self.lesson.model)
+        estimates = estimate_without_each(samples, hyperparameters, boxes, self.lesson.model)
         return tuple(
-            self._prior(choice, known) for choice, known in zip(choices, others, strict=True)
+            self._prior(found, known) for found, known in zip(estimates, others, strict=True)
         )
 
     def _refuse_lonely(self) -> None:
@@ -203,21 +216,20 @@ class _Cohort:
                 "or pass over those of the others (--common-noise)"
             )
 
-    def _search(self, samples: Sequence[Sample], dials: Dials) -> Search:
-        held, factor = Held(self.lesson.length_scale), self.lesson.scale_noise
-        return search_for(samples, dials, held, given_noise=factor, hyperprior=True)
+    def _box(self, samples: Sequence[Sample], hyperparameters: Hyperparameters) -> SearchBox:
+        return build_search_box(samples, hyperparameters, weak_prior=True)
 
-    def _prior(self, choice: Choice, cases: Sequence[Case]) -> Prior:
+    def _prior(self, found: Estimate, cases: Sequence[Case]) -> Prior:
         unknown, lesson = any(not case.knows_noise for case in cases), self.lesson
         return Prior(
-            choice.kernel,
-            choice.noise_scale if unknown else None,
-            choice.noise_scale if lesson.scale_noise else 1.0,
+            found.kernel,
+            found.noise_scale if unknown else None,
+            found.noise_scale if lesson.scale_noise else 1.0,
             lesson.align,
             lesson.model,
             tuple(case.name for case in cases),
             sum(len(case) for case in cases),
-            choice.evidence,
-            choice.chosen,
-            choice.followed,
+            found.evidence,
+            found.parameters,
+            found.at_maximum,
         )

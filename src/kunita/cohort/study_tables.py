@@ -316,7 +316,7 @@ def case_row(one: Tried) -> CaseRow:
         noise_mm=prior.noise_mm if prior and not one.case.knows_noise else None,
         noise_factor=prior.noise_factor if prior and one.case.knows_noise else None,
         learned_on=len(prior.cases) if prior else None,
-        undecided=", ".join(prior.undecided) if prior else None,
+        undecided=", ".join(prior.unidentified) if prior else None,
         followed=prior.converged if prior else None,
         unconverged=sum(int(np.sum(~getattr(one, how).converged)) for how in LEFT_OUT),
     )
