@@ -1,11 +1,14 @@
 """A registration survives its file."""
 
+import dataclasses
+
 import h5py
 import numpy as np
 import pytest
 
 import kunita
 from kunita.errors import ArgumentError, FileError
+from kunita.inference.intervals import EstimatedParameter
 from problems import KERNELS, gp_displaced
 
 MOVING, FIXED = gp_displaced(12, seed=5, rms=8.0)
@@ -88,9 +91,38 @@ def test_a_file_with_a_part_missing_is_refused(tmp_path):
         kunita.load(tmp_path / "registration.h5")
 
 
+def test_hyperparameters_of_earlier_files_are_read(tmp_path):
+    """They were `Chosen`, and `decided` or not."""
+    reg = kunita.register(MOVING, FIXED, kernel=kunita.Gaussian(50.0, 5.0), noise=1.0)
+    estimated = EstimatedParameter("noise", 1.0, 0.5, 2.0, True)
+    kunita.save(dataclasses.replace(reg, chosen=(estimated,)), tmp_path / "registration.h5")
+    with h5py.File(tmp_path / "registration.h5", "a") as file:
+        stored = file["registration/chosen/0"].attrs
+        stored["class"] = "Chosen"
+        stored["decided"] = stored["identified"]
+        del stored["identified"]
+    assert kunita.load(tmp_path / "registration.h5").chosen == (estimated,)
+
+
 def test_a_file_cannot_name_a_class_of_its_own(tmp_path):
     with h5py.File(tmp_path / "evil.h5", "w") as file:
         file.attrs["format"], file.attrs["version"] = "kunita registration", 1
         file.create_group("registration").attrs["class"] = "Popen"
     with pytest.raises(FileError, match="unknown kind of object 'Popen'"):
         kunita.load(tmp_path / "evil.h5")
+
+
+def test_free_directions_survive_the_file_to_the_last_bit(tmp_path):
+    from kunita.io.registration_files import _read, _write
+
+    rng = np.random.default_rng(0)
+    free = [rng.normal(size=(k, 3)) for k in (0, 1, 2, 0)]
+    for given in (free, None):
+        landmarks = kunita.Landmarks(rng.normal(size=(4, 3)), list("abcd"), 1.0, free=given)
+        with h5py.File(tmp_path / "landmarks.h5", "w") as file:
+            _write(file, "landmarks", landmarks)
+            loaded = _read(file["landmarks"])
+        assert loaded.known.tolist() == landmarks.known.tolist()
+        for here, there in zip(loaded.free or (), landmarks.free or (), strict=True):
+            assert np.array_equal(here, there)
+            assert here.shape == there.shape

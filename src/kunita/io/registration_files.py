@@ -7,6 +7,7 @@ listed in `CLASSES` are ever built, so a file can hold numbers and names but no 
 import dataclasses
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ from kunita import posterior, registration
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
-from kunita.inference import choice, path_space, solve, trend
+from kunita.inference import path_space, solve, trend
+from kunita.inference.intervals import EstimatedParameter
+from kunita.io.old_records import posterior_of_version_1
 from kunita.io.writing import complete
-from kunita.suspects import Suspicion
+from kunita.observations.base import Rows
+from kunita.suspects.report import Suspicion
 
 FORMAT = "kunita registration"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 
 KINDS: tuple[type, ...] = (
     *kunita.kernels.FAMILIES.values(),
@@ -32,9 +37,11 @@ KINDS: tuple[type, ...] = (
     Trajectory,
     posterior.Posterior,
     registration.Registration,
-    choice.Chosen,
+    EstimatedParameter,
+    Rows,
     path_space.PathSpace,
     path_space.LowRankPathSpace,
+    path_space.InformationSpace,
     solve.Progress,
     solve.Truncation,
     Suspicion,
@@ -42,6 +49,19 @@ KINDS: tuple[type, ...] = (
     trend.Trend,
 )
 CLASSES = {cls.__name__: cls for cls in KINDS}
+
+FORMER_CLASSES: dict[str, type] = {"Chosen": EstimatedParameter}
+"""Classes that files of earlier versions know by another name."""
+
+FORMER_FIELDS: dict[type, dict[str, str]] = {EstimatedParameter: {"identified": "decided"}}
+"""What files of earlier versions call the fields of a class."""
+
+REPLACED_CLASSES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "Posterior": posterior_of_version_1,
+    "PathSpace": dict,
+    "LowRankPathSpace": dict,
+}
+"""Classes of version 1 whose fields were others: made from these, or handed on as they are."""
 
 
 def save(reg: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
@@ -67,7 +87,7 @@ def load(path: str | os.PathLike) -> registration.Registration:
     try:
         with h5py.File(path, "r") as file:
             found = file.attrs.get("format"), file.attrs.get("version")
-            if found != (FORMAT, VERSION):
+            if found[0] != FORMAT or found[1] not in READABLE:
                 raise FileError(f"{path}: expected a {FORMAT} of version {VERSION}, found {found}")
             return _read(file["registration"])
     except (OSError, KeyError) as error:
@@ -101,16 +121,34 @@ def _read(group: h5py.Group) -> Any:
     kind = group.attrs["class"]
     if kind == "tuple":
         return tuple(_field(group, str(i)) for i in range(group.attrs["length"]))
-    if kind not in CLASSES:
+    if group.file.attrs.get("version") == 1 and kind in REPLACED_CLASSES:
+        return REPLACED_CLASSES[kind](_all_fields(group))
+    cls = CLASSES.get(kind) or FORMER_CLASSES.get(kind)
+    if cls is None:
         raise FileError(f"{group.file.filename}: unknown kind of object {kind!r} at {group.name}")
-    cls = CLASSES[kind]
-    stored = [field.name for field in dataclasses.fields(cls) if _is_stored(group, field)]
-    return cls(**{name: _field(group, name) for name in stored})
+    values = {}
+    for field in dataclasses.fields(cls):
+        name = _stored_name(group, cls, field.name)
+        # files of earlier versions lack fields that were added since, which have a default
+        if _is_stored(group, name) or field.default is dataclasses.MISSING:
+            values[field.name] = _field(group, name)
+    return cls(**values)
 
 
-def _is_stored(group: h5py.Group, field: dataclasses.Field) -> bool:
-    """Whether a field is to be read: files of earlier versions lack those that have a default."""
-    return field.name in group or field.name in group.attrs or field.default is dataclasses.MISSING
+def _all_fields(group: h5py.Group) -> dict[str, Any]:
+    """Every field of an object, whatever its class has today."""
+    names = {*group, *group.attrs} - {"class"}
+    return {name: _field(group, name) for name in names}
+
+
+def _stored_name(group: h5py.Group, cls: type, name: str) -> str:
+    """What a field is called in the file: in those of earlier versions perhaps something else."""
+    former = FORMER_FIELDS.get(cls, {}).get(name, name)
+    return former if _is_stored(group, former) else name
+
+
+def _is_stored(group: h5py.Group, name: str) -> bool:
+    return name in group or name in group.attrs
 
 
 def _field(group: h5py.Group, name: str) -> Any:
