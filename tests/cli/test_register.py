@@ -43,7 +43,7 @@ SUMMARY = {
 COLUMNS = [
     "name", *(f"{side}_{axis}" for side in ("moving", "fixed", "predicted") for axis in "xyz"),
     "cov_xx", "cov_xy", "cov_xz", "cov_yy", "cov_yz", "cov_zz", "residual", "loo_error", "loo_chi2", "weight",
-    "suspect", "suspicion",
+    "suspect", "suspicion", "known",
 ]  # fmt: skip
 
 

@@ -29,40 +29,39 @@ def write_json(path: Path, document: Any, *, overwrite: bool = False) -> None:
 def write_landmark_rows(path: Path, rows: LandmarkRows) -> None:
     """One line per landmark pair, mm and mm², in memory's own frame, which the first line states."""
     d = rows.fixed.shape[1]
-    frame, axes = (Frame.RAS if d == 3 else Frame.IMAGE), "xyz"[:d]
-    pairs = [(a, b) for a in range(d) for b in range(a, d)]
-    sides = [f"{side}_{axis}" for side in ("moving", "fixed", "predicted") for axis in axes]
-    covariance = [f"cov_{axes[a]}{axes[b]}" for a, b in pairs]
+    frame = Frame.RAS if d == 3 else Frame.IMAGE
     with complete(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         file.write(
             f"# Kunita landmarks; CoordinateSystem = {frame.value}; Units = mm; covariances in mm2\n"
         )
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            [
-                "name",
-                *sides,
-                *covariance,
-                "residual",
-                "loo_error",
-                "loo_chi2",
-                "weight",
-                "suspect",
-                "suspicion",
-            ]
-        )
-        for i, name in enumerate(rows.names):
-            numbers = [*rows.moving[i], *rows.fixed[i], *rows.predicted[i]]
-            numbers += [rows.covariances[i, a, b] for a, b in pairs]
-            numbers += [rows.residuals[i], rows.loo_errors[i], rows.loo_chi2[i], rows.weights[i]]
-            writer.writerow(
-                [
-                    name,
-                    *(f"{number:.9g}" for number in numbers),
-                    int(rows.suspect[i]),
-                    rows.suspicion[i],
-                ]
-            )
+        writer.writerow(_landmark_columns(d))
+        for i in range(len(rows.names)):
+            writer.writerow(_landmark_cells(rows, i))
+
+
+def _landmark_columns(d: int) -> list[str]:
+    """The names of the columns of `landmarks.csv`."""
+    axes = "xyz"[:d]
+    sides = [f"{side}_{axis}" for side in ("moving", "fixed", "predicted") for axis in axes]
+    covariance = [f"cov_{axes[a]}{axes[b]}" for a, b in _upper(d)]
+    judged = ["residual", "loo_error", "loo_chi2", "weight", "suspect", "suspicion", "known"]
+    return ["name", *sides, *covariance, *judged]
+
+
+def _landmark_cells(rows: LandmarkRows, i: int) -> list[str | int]:
+    """One line of `landmarks.csv`."""
+    covariance = rows.covariances[i]
+    numbers = [*rows.moving[i], *rows.fixed[i], *rows.predicted[i]]
+    numbers += [covariance[a, b] for a, b in _upper(len(covariance))]
+    numbers += [rows.residuals[i], rows.loo_errors[i], rows.loo_chi2[i], rows.weights[i]]
+    words = [f"{number:.9g}" for number in numbers]
+    return [rows.names[i], *words, int(rows.suspect[i]), rows.suspicion[i], int(rows.known[i])]
+
+
+def _upper(d: int) -> list[tuple[int, int]]:
+    """The places of a symmetric matrix that say all of it."""
+    return [(a, b) for a in range(d) for b in range(a, d)]
 
 
 def plain(value: Any) -> Any:

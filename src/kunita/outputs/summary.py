@@ -8,12 +8,13 @@ import numpy as np
 import kunita
 from kunita import scores
 from kunita.data.image import Image
-from kunita.inference.choice import Chosen
+from kunita.facts import known_distances
+from kunita.inference.intervals import EstimatedParameter
+from kunita.inference.leave_out import LeaveOneOut
 from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.outputs.expected import expected_in_hull, expected_in_labels
 from kunita.outputs.maps import Maps
 from kunita.outputs.targets import fle_mm, fre_mm
-from kunita.posterior import LeaveOneOut
 from kunita.registration import Registration
 
 PROBES = 9
@@ -56,8 +57,10 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LandmarkRows:
-    """One row per landmark pair: where it was, where it should go, where it went and how far off
-    that is, mm.
+    """One row per landmark pair: where it was, where it should go, where it went, and how far off.
+
+    Distances are in mm, along the directions in which the landmark is known; `known` says how many
+    these are.
     """
 
     names: tuple[str, ...]
@@ -71,6 +74,7 @@ class LandmarkRows:
     weights: np.ndarray
     suspect: np.ndarray
     suspicion: tuple[str, ...]
+    known: np.ndarray
 
 
 def landmark_rows(reg: Registration) -> LandmarkRows:
@@ -82,7 +86,7 @@ def landmark_rows(reg: Registration) -> LandmarkRows:
     errors, squared = np.full(n, np.nan), np.full(n, np.nan)
     if loo is not None:
         errors[reg.used], squared[reg.used] = loo.error, loo.chi2
-    residuals = np.linalg.norm(reg.fixed.points - predicted.mean, axis=1)
+    residuals = known_distances(reg.fixed, np.asarray(predicted.mean))
     suspect, reasons = _suspicion(reg)
     weights = reg.used.astype(float) if reg.weights is None else reg.weights
     return LandmarkRows(
@@ -97,6 +101,7 @@ def landmark_rows(reg: Registration) -> LandmarkRows:
         weights,
         suspect,
         reasons,
+        reg.fixed.known,
     )
 
 
@@ -167,7 +172,7 @@ def least_jacobian(reg: Registration) -> float:
     return float(np.linalg.det(reg.evaluation.jacobian(points)).min())
 
 
-def parameter(one: Chosen) -> Any:
+def parameter(one: EstimatedParameter) -> Any:
     """A parameter that was chosen by the evidence, as JSON: where it is, 95 %, and whether it was
     told at all.
     """
@@ -176,7 +181,7 @@ def parameter(one: Chosen) -> Any:
         "value": one.value,
         "low": one.low,
         "high": one.high,
-        "determined": one.decided,
+        "determined": one.identified,
     }
 
 
@@ -204,7 +209,12 @@ def describe(kernel: AbstractKernel) -> Any:
 def _loo_scores(loo: LeaveOneOut | None) -> Any:
     if loo is None:
         return None
-    scored = scores.scores(np.asarray(loo.error), np.asarray(loo.chi2), np.asarray(loo.covariance))
+    scored = scores.scores(
+        np.asarray(loo.error),
+        np.asarray(loo.chi2),
+        np.asarray(loo.covariance),
+        np.asarray(loo.known),
+    )
     coverage = {
         f"{100 * level:.0f}": share
         for level, share in zip(scores.LEVELS, scored.coverage, strict=True)

@@ -154,8 +154,8 @@ def calibration_badge(rows: LandmarkRows) -> Badge:
     large, once in a hundred times or less counts against them. (Left-out predictions of one case
     are not quite independent, and three counts are looked at: it is a rule, not a test.)
     """
-    known = np.isfinite(rows.loo_chi2)
-    n, d = int(known.sum()), rows.fixed.shape[1]
+    judged = np.isfinite(rows.loo_chi2)
+    n = int(judged.sum())
     if rows.suspect.any():
         text = "Landmarks that cannot be right are in the way: mend the suspects first."
         return Badge("unknown", "calibration not judged", text)
@@ -167,7 +167,10 @@ def calibration_badge(rows: LandmarkRows) -> Badge:
             f"Too few landmarks to test the uncertainty: {left} left out.",
         )
     half, most = (
-        int(k) for k in scores.covered(scores.pit(rows.loo_chi2[known], d), (0.5, 0.95)).sum(axis=0)
+        int(k)
+        for k in scores.covered(
+            scores.pit(rows.loo_chi2[judged], rows.known[judged]), (0.5, 0.95)
+        ).sum(axis=0)
     )
     low = int(binom.ppf(RARE, n, 0.95))
     text = (

@@ -253,7 +253,7 @@ def _parameter_tiles(prior: Prior) -> Iterator[Tile]:
         unit = "" if one.name == "noise factor" else " mm"
         told = (
             f"95 % from {one.low:.3g} to {one.high:.3g}{unit}."
-            if one.decided
+            if one.identified
             else "The cases do not determine it."
         )
         meaning = meanings.get(one.name.rstrip(" 0123456789"), "")
@@ -261,8 +261,8 @@ def _parameter_tiles(prior: Prior) -> Iterator[Tile]:
 
 
 def _told_badge(prior: Prior) -> Badge:
-    if prior.undecided:
-        text = f"The cases do not determine the {', '.join(prior.undecided)}: the hyper-prior or a limit decided."
+    if prior.unidentified:
+        text = f"The cases do not determine the {', '.join(prior.unidentified)}: the hyper-prior or a limit decided."
         return Badge("doubt", "not all determined", text)
     return Badge(
         "good", "determined", "The cases determine every parameter, each within its 95 % interval."

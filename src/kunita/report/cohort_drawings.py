@@ -11,7 +11,7 @@ from kunita.figures import cohort as figures
 from kunita.figures.calibration import Honesty
 from kunita.figures.registration import evidence_curve
 from kunita.figures.themed import svg
-from kunita.outputs.profile import EvidenceProfile
+from kunita.inference.intervals import EvidenceProfile
 from kunita.report.answer import mm
 from kunita.report.cohort_tables import Shown, best_and_worst, by_error, percent
 from kunita.report.drawings import Drawing
@@ -114,7 +114,7 @@ def profile_drawing(profile: EvidenceProfile) -> Drawing:
     """The evidence of a cohort against the length scale."""
     interval = (profile.low, profile.high) if np.isfinite(profile.low) else None
     drawn = evidence_curve(
-        profile.scales_mm, profile.log_evidence, profile.chosen_mm, interval, profile.decided
+        profile.scales_mm, profile.log_evidence, profile.chosen_mm, interval, profile.identified
     )
     alt = f"log evidence of all cases against length scale; {profile.chosen_mm:.3g} mm was learned"
     caption = (

@@ -66,9 +66,9 @@ def prior_methods(prior: Prior) -> str:
             *(
                 f"The {one.name} was {one.value:.3g} (95 % from {one.low:.3g} to {one.high:.3g})."
                 for one in prior.chosen
-                if one.decided
+                if one.identified
             ),
-            *(f"The cases did not determine the {name}." for name in prior.undecided),
+            *(f"The cases did not determine the {name}." for name in prior.unidentified),
         )
     )
 

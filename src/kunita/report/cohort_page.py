@@ -18,7 +18,7 @@ from kunita.cohort.study_pictures import pictured
 from kunita.cohort.study_tables import Collected, collected, coverage_band, joined, method_row
 from kunita.data.case import Case
 from kunita.experiments.experiment import Experiment
-from kunita.outputs.profile import EvidenceProfile
+from kunita.inference.intervals import EvidenceProfile
 from kunita.prior import Prior
 from kunita.report.answer import Answer
 from kunita.report.cohort_answer import learning_remarks, prior_answer, study_answer

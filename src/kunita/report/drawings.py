@@ -118,7 +118,8 @@ def _errors(rows: LandmarkRows) -> Drawing:
 
 
 def _calibration(rows: LandmarkRows) -> Drawing:
-    pits = scores.pit(rows.loo_chi2[np.isfinite(rows.loo_chi2)], rows.fixed.shape[1])
+    judged = np.isfinite(rows.loo_chi2)
+    pits = scores.pit(rows.loo_chi2[judged], rows.known[judged])
     inside = np.mean(pits <= 0.95)
     alt = f"share of left-out landmarks inside their regions against the nominal level; {100 * inside:.0f} % at 95 %"
     caption = "On the diagonal the uncertainty is honest; below it is too small, above larger than it need be."
@@ -162,7 +163,7 @@ def _evidence(reg: Registration) -> Iterator[Drawing]:
         return
     interval = (profile.low, profile.high) if np.isfinite(profile.low) else None
     figure = figures.evidence_curve(
-        profile.scales_mm, profile.log_evidence, profile.chosen_mm, interval, profile.decided
+        profile.scales_mm, profile.log_evidence, profile.chosen_mm, interval, profile.identified
     )
     alt = f"log evidence against length scale; {profile.chosen_mm:.3g} mm was used"
     caption = (

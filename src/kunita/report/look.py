@@ -387,6 +387,7 @@ def _some(rows: LandmarkRows) -> LandmarkRows:
         loo_chi2=rows.loo_chi2[kept],
         weights=rows.weights[kept],
         suspect=rows.suspect[kept],
+        known=rows.known[kept],
     )
 
 

@@ -242,7 +242,7 @@ def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
         unit = "" if one.name == "noise factor" else " mm"
         told = (
             f"95 % from {one.low:.3g} to {one.high:.3g}"
-            if one.decided
+            if one.identified
             else "the landmarks do not tell it"
         )
         yield f"{one.name}, by the evidence", f"{one.value:.3g}{unit}; {told}"

@@ -65,12 +65,26 @@ def landmark_table(rows: LandmarkRows) -> Table:
     """What became of every landmark; of very many those that are predicted worst."""
     known = GaussianPoints(rows.predicted, rows.covariances)
     before = np.linalg.norm(rows.fixed - rows.moving, axis=1)
-    pits = 100 * scores.pit(rows.loo_chi2, rows.fixed.shape[1])
+    pits = 100 * scores.pit(rows.loo_chi2, rows.known)
     numbers = np.stack(
         [before, rows.residuals, rows.loo_errors, pits, known.std, known.radius(0.95)], axis=1
     )
     weighted = bool(np.any((rows.weights != 1) & (rows.weights != 0)))
-    columns = (
+    partial = bool(np.any(rows.known < rows.fixed.shape[1]))
+    columns = _landmark_columns(weighted=weighted, partial=partial)
+    shown = _worst(rows)
+    made = [
+        _landmark_row(rows, numbers[i], int(i), weighted=weighted, partial=partial) for i in shown
+    ]
+    n = len(rows.names)
+    note = f"{n} {'landmark' if n == 1 else 'landmarks'}, lengths in mm; a name leads the viewer to its place."
+    if len(shown) < n:
+        note = f"The {MOST_ROWS} of {n} landmarks that are predicted worst; all are in landmarks.csv. Lengths in mm."
+    return Table("landmark-table", "Landmarks (mm)", columns, tuple(made), note)
+
+
+def _landmark_columns(*, weighted: bool, partial: bool) -> tuple[Column, ...]:
+    return (
         Column("name", "of the landmark", number=False),
         Column("before", "distance before the registration, mm"),
         Column("after", "distance after it, mm: how closely the fit follows the mark"),
@@ -82,15 +96,9 @@ def landmark_table(rows: LandmarkRows) -> Table:
         Column("sd", "posterior standard deviation of the map there, mm"),
         Column("95 % radius", "of the map there, mm"),
         *((Column("weight", "in the robust fit"),) if weighted else ()),
+        *((Column("known", "directions in which it is known"),) if partial else ()),
         Column("suspicion", "why it cannot be right", number=False),
     )
-    shown = _worst(rows)
-    made = [_landmark_row(rows, numbers[i], int(i), weighted=weighted) for i in shown]
-    n = len(rows.names)
-    note = f"{n} {'landmark' if n == 1 else 'landmarks'}, lengths in mm; a name leads the viewer to its place."
-    if len(shown) < n:
-        note = f"The {MOST_ROWS} of {n} landmarks that are predicted worst; all are in landmarks.csv. Lengths in mm."
-    return Table("landmark-table", "Landmarks (mm)", columns, tuple(made), note)
 
 
 def _worst(rows: LandmarkRows) -> np.ndarray:
@@ -100,7 +108,9 @@ def _worst(rows: LandmarkRows) -> np.ndarray:
     return np.argsort(-judged, kind="stable")[:MOST_ROWS]
 
 
-def _landmark_row(rows: LandmarkRows, numbers: np.ndarray, i: int, *, weighted: bool) -> Row:
+def _landmark_row(
+    rows: LandmarkRows, numbers: np.ndarray, i: int, *, weighted: bool, partial: bool
+) -> Row:
     before, after, left_out, region, sd, radius = (float(value) for value in numbers)
     cells = (
         Cell(rows.names[i]),
@@ -111,6 +121,7 @@ def _landmark_row(rows: LandmarkRows, numbers: np.ndarray, i: int, *, weighted: 
         number(sd),
         number(radius),
         *((number(float(rows.weights[i])),) if weighted else ()),
+        *((number(float(rows.known[i]), str(rows.known[i])),) if partial else ()),
         Cell(rows.suspicion[i] or ("not used" if rows.weights[i] == 0 else "")),
     )
     return Row(cells, "suspect" if rows.suspect[i] else "")
