@@ -38,6 +38,7 @@ from kunita.figures import style
 from kunita.inference import solve, trend
 from kunita.inference.problem import Problem
 from kunita.io.writing import complete
+from kunita.observations.landmarks import LandmarkObservations
 from kunita.posterior import posterior_from_fit
 from kunita.scores import LEVELS
 
@@ -111,7 +112,7 @@ def draw(cell: Cell, simulation: int, seed: int = 0, steps: int = TRUE_STEPS) ->
     points = rng.uniform(0, SIDE, (cell.landmarks + QUERIES, cell.dimension))
     kernel, key = kunita.Gaussian(1.0, cell.ratio), int(rng.integers(2**31))
     start = points[: cell.landmarks]
-    truth = kunita.simulate(kernel, start, np.zeros_like(start), points, 1, steps, key)[0]
+    truth = kunita.simulate(kernel, start, np.zeros_like(start), points, 1, steps, key=key)[0]
     noise = NOISE * cell.ratio * rng.normal(size=start.shape)
     return Draw(start, truth[: cell.landmarks] + noise, points, truth)
 
@@ -129,10 +130,9 @@ def fitted(
     noise = np.broadcast_to((NOISE * cell.ratio) ** 2 * np.eye(d), (n, d, d))
     with jax.enable_x64(True):
         stay = trend.Alignment(np.zeros(d), np.eye(d), np.zeros(d))
-        problem = Problem(
-            kernel, made.moving, made.fixed, noise, trend.determined_trend("none", made.moving)[0]
-        )
-        fit = solve.solve_small(problem, stay) if model == "small" else solve.solve(problem, stay)
+        observed = LandmarkObservations(made.moving, made.fixed, noise, np.zeros_like(noise))
+        none, _ = trend.determined_trend("none", made.moving)
+        fit = solve.solve_model(Problem(kernel, observed, none), stay, model=model)
         found = posterior_from_fit(fit, np.zeros(d), model).predict(made.points)
     missed = made.truth - found.mean
     squared = np.sum(missed * np.linalg.solve(found.covariance, missed[..., None])[..., 0], axis=1)

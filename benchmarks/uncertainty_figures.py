@@ -32,7 +32,8 @@ from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks
 from kunita.errors import KunitaWarning
 from kunita.figures import style
-from kunita.registration import TOO_SURE, Registration
+from kunita.fitting import OVERCONFIDENT
+from kunita.registration import Registration
 from kunita.scores import LEVELS
 
 SIDE_MM, LENGTH_SCALE, AMPLITUDE, NOISE_MM = 90.0, 30.0, 6.0, 1.0
@@ -407,7 +408,7 @@ def too_sure(rows: Sequence[Row]) -> Figure:
                 label=f"{n} landmarks",
             )
         axes.axhline(95, color="0.5", lw=0.9, zorder=0)
-        axes.axvspan(TOO_SURE, 1.05, color="0.5", alpha=0.15, lw=0)
+        axes.axvspan(OVERCONFIDENT, 1.05, color="0.5", alpha=0.15, lw=0)
         axes.set(
             title=f"{d}-D", xlabel="amplitude / length scale", xlim=(0.05, 1.05), ylim=(75, 100)
         )
