@@ -1,30 +1,55 @@
-"""Core functions are tested in double precision; the public doors set it themselves (see
-test_doors.py).
+"""How the suite runs: in double precision, with Kunita's warnings as errors, and in little time.
 
-Kunita's own warnings are errors, unless a test expects them. Most of the suite's time is
-compilation: what is compiled is kept in pytest's cache, which the workers share and from which the
-next run starts, and it is optimised only where a test computes for long: where it is marked slow,
-or grids, which the command line computes on too: all of them register 16 landmarks, so that one
-compilation serves them. (test_doors.py runs in a fresh process as users do.)
+Core functions are tested in double precision; the public doors set it themselves (see
+test_doors.py). Kunita's own warnings are errors, unless a test expects them.
+
+Most of the suite's time is compilation. So programs are compiled as fast as XLA can: without
+optimisation, unless a test computes for so long that it pays, and is marked slow. What is compiled
+is kept in pytest's cache, which the workers share, and the processes that tests start; the next run
+starts from it. The most common registration has 16 landmarks: a test that can should use it, so that
+one compilation serves many tests.
 """
 
+import gc
+import os
 import pathlib
 import warnings
 
-import jax
-import pytest
+HASTE = {
+    # XLA reads these once, when it is first used. Its emitters of fused loops make faster programs,
+    # but compile half as fast. With every core busy a second thread to compile on is none.
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    # To keep a program that compiles faster than this takes longer than to compile it again.
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+}
+"""In the environment, so that the processes which tests start have them as well."""
+
+os.environ.update(HASTE)
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 
 def pytest_configure(config):
-    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
-    jax.config.update(
-        "jax_persistent_cache_min_compile_time_secs", 0.02
-    )  # small ones too: they are thousands
+    cache = str(config.cache.mkdir("jax"))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+    jax.config.update("jax_compilation_cache_dir", cache)
+
+
+def pytest_collection_finish():
+    """Leave what was imported out of every garbage collection, and collect less often.
+
+    Tracing makes very many objects, few of them garbage: the collector took a fifth of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)
 def optimise_only_what_runs_long(request):
-    long = any(request.node.get_closest_marker(mark) for mark in ("slow", "grids"))
+    long = request.node.get_closest_marker("slow") is not None
     jax.config.update("jax_disable_most_optimizations", not long)
 
 

@@ -1,16 +1,9 @@
 """One case as the files that a user has, and one result of it, for all tests of the command line in
 a process."""
 
-import jax
 import pytest
 
 from cli.cases import KERNEL, Ended, kunita_command, write_case
-
-
-@pytest.fixture(autouse=True)
-def optimise_only_what_runs_long():
-    """Everything here: commands compute on whole grids, and compile once for all of these tests."""
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +17,6 @@ def case(tmp_path_factory):
 @pytest.fixture(scope="session")
 def registered(case, tmp_path_factory):
     """A result with everything in it, and how the command ended; tests leave it as it is."""
-    jax.config.update("jax_disable_most_optimizations", False)
     out = tmp_path_factory.mktemp("results") / "result"
     ended = kunita_command(
         "register", case / "moving.mrk.json", case / "fixed.mrk.json", "--out", out, *KERNEL,

@@ -25,12 +25,6 @@ METHODS = ["none", "rigid", "affine", "tps", "paper", "small", OWN]
 TEXTS = [name for name in FILES if name.endswith((".csv", ".json"))]
 
 
-@pytest.fixture(autouse=True)
-def optimise_only_what_runs_long():
-    """Nothing here: no grids, and the programs of tests/cohort/test_study.py serve."""
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """Three generated cases of twelve landmarks, as a user has them."""
@@ -46,6 +40,7 @@ def table(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(table, tmp_path_factory):
     """A run in one process; programs that other tests compiled in another way are forgotten first."""
+    # A fixture of a module is made before those of its first test, which would set this.
     jax.config.update("jax_disable_most_optimizations", True)
     jax.clear_caches()
     out = tmp_path_factory.mktemp("loo") / "new"

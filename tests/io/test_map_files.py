@@ -11,8 +11,6 @@ from kunita.io.map_files import map_writer, write_map
 from kunita.outputs.dense import slabs
 from kunita.outputs.maps import WHATS, maps
 
-pytestmark = pytest.mark.grids
-
 
 @pytest.mark.parametrize("channels", [None, 1, 3, 5])
 @pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".nrrd"])

@@ -14,8 +14,6 @@ import problems
 from kunita.errors import FileError
 from kunita.outputs.transforms import TOLERANCE, forward_transform, inverse_transform
 
-pytestmark = pytest.mark.grids
-
 FLIP = np.array([-1.0, -1.0, 1.0])
 GRIDS = {name: problems.grid_around(direction) for name, direction in problems.ORIENTATIONS.items()}
 INSIDE = 5

@@ -11,8 +11,6 @@ from kunita.outputs.dense import fineness
 from kunita.outputs.maps import maps
 from problems import registered
 
-pytestmark = pytest.mark.grids
-
 
 def shrunk(scale):
     """The same registration with all lengths so many times as large."""

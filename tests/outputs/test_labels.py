@@ -11,8 +11,6 @@ from kunita.errors import ImageError
 from kunita.outputs.labels import label_values
 from kunita.outputs.warp import nearest
 
-pytestmark = pytest.mark.grids
-
 
 def ball(grid, radius=9.0, centre=30.0):
     index = np.stack(np.indices(grid.shape), axis=-1)

@@ -10,8 +10,6 @@ from kunita.gaussians import GaussianPoints, ball_radius
 from kunita.outputs import maps
 from kunita.outputs.dense import slabs
 
-pytestmark = pytest.mark.grids
-
 
 def at_random_voxels(grid, image, seed=0, count=40):
     index = np.random.default_rng(seed).integers(0, grid.shape, (count, grid.dimension))

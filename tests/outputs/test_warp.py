@@ -10,8 +10,6 @@ import problems
 from kunita.errors import ArgumentError, ImageError
 from kunita.outputs.warp import INTERPOLATIONS, as_type
 
-pytestmark = pytest.mark.grids
-
 TYPES = (np.uint8, np.int16, np.float32, np.float64)
 
 

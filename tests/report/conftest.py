@@ -3,7 +3,6 @@ be."""
 
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
@@ -27,12 +26,6 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
 )  # fmt: skip
 """WebGL in software: there may be no graphics card."""
-
-
-@pytest.fixture(autouse=True)
-def optimise_only_what_runs_long():
-    """Everything here: pages are made of whole grids."""
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def named(points, names):
@@ -67,7 +60,6 @@ def oblique(grid):
 
 
 def registered(case, out, *options):
-    jax.config.update("jax_disable_most_optimizations", False)
     ended = kunita_command("register", *options, "--out", out, *KERNEL, "--json")
     assert ended.status == 0, ended.err
     return out
@@ -120,7 +112,6 @@ def browser():
 @pytest.fixture(scope="session")
 def cohort_result(tmp_path_factory):
     """Leave-one-out over three small cases, in closed form."""
-    jax.config.update("jax_disable_most_optimizations", False)
     folder = tmp_path_factory.mktemp("cohort")
     rng, rows = np.random.default_rng(0), ["case\tmoving\tfixed"]
     for k, name in enumerate(("first", HOSTILE[0], "third")):

@@ -18,7 +18,7 @@ from kunita.cohort.study_tables import Collected, coverage_band
 from kunita.data.landmarks import Landmarks
 from kunita.figures.cohort import LONGEST_NAME
 from kunita.figures.themed import VARIABLES, shortened, text_width
-from kunita.inference.choice import Chosen
+from kunita.inference.intervals import EstimatedParameter
 from kunita.loo import Settings, experiment_of
 from kunita.phantoms.cohorts import generated_cohort
 from kunita.prior import Prior
@@ -32,7 +32,10 @@ HOSTILE = (
     'case-2" onclick="alert(2)',
     "#case-1 & {{ 7 * 7 }} </title>",
 )
-CHOSEN = (Chosen("length scale", 40.0, 25.0, 61.0, True), Chosen("amplitude", 2.0, 1.0, 4.0, True))
+CHOSEN = (
+    EstimatedParameter("length scale", 40.0, 25.0, 61.0, True),
+    EstimatedParameter("amplitude", 2.0, 1.0, 4.0, True),
+)
 PRIOR = Prior(kunita.Gaussian(40.0, 2.0), 0.7, cases=HOSTILE, num_landmarks=3 * N, chosen=CHOSEN)
 ORIGIN = {
     "created": "2020-01-01T00:00:00+00:00", "command": "kunita loo '<b>.tsv'", "software": {"kunita": "0"},

@@ -54,7 +54,6 @@ def test_an_ellipse_holds_95_percent_of_what_is_projected(d):
         assert held == pytest.approx(0.95, abs=0.005)  # four standard errors
 
 
-@pytest.mark.grids
 @pytest.mark.parametrize("d", [2, 3])
 def test_a_plane_is_well_formed_and_has_every_landmark(d):
     reg = registered(d)

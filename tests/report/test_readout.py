@@ -13,8 +13,6 @@ from kunita.report import readout as module
 from kunita.report.readout import readout
 from problems import grid_around, registered
 
-pytestmark = pytest.mark.grids
-
 
 def whole(d):
     reg = registered(d)

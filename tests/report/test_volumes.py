@@ -73,7 +73,6 @@ def test_a_spanning_lattice_goes_from_the_first_voxel_to_the_last(shape):
     )
 
 
-@pytest.mark.grids
 def test_the_volumes_are_nifti_on_the_fixed_grid_with_the_values_they_show():
     reg, grid = registered(3), grid_around(np.eye(3))
     data = np.random.default_rng(0).uniform(10, 500, grid.shape)

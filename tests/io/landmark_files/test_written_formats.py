@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kunita.data.landmarks import Landmarks
-from kunita.errors import FileError, KunitaWarning
+from kunita.errors import FileError, KunitaWarning, LandmarkError
 from kunita.io.landmark_files.files import read_landmarks, read_tables, write_landmarks
 from kunita.io.landmark_files.table import LandmarkTable
 
@@ -288,3 +288,10 @@ def test_what_a_format_leaves_out_is_said(tmp_path, path, table, message):
 def test_reading_landmarks_does_not_wait_for_jax():
     code = "import sys, kunita.io.landmark_files.files; print([m for m in ('jax', 'vtk', 'scipy') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_free_directions_are_refused_as_no_format_holds_them(tmp_path):
+    landmarks = Landmarks(POINTS, ("a", "b", "c"), free={"b": [0.0, 0.0, 1.0]})
+    with pytest.raises(LandmarkError, match="'b' is known along 2 of 3 .* no landmark file holds"):
+        write_landmarks(tmp_path / "a.csv", landmarks)
+    assert not list(tmp_path.iterdir())
