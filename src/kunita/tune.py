@@ -96,8 +96,8 @@ def _rigid_errors(case: Case) -> np.ndarray:
 
 
 def _doubts(prior: Prior) -> Iterator[str]:
-    if prior.undecided:
-        yield f"the cases do not determine the {', '.join(prior.undecided)}: the hyper-prior or a limit decided"
+    if prior.unidentified:
+        yield f"the cases do not determine the {', '.join(prior.unidentified)}: the hyper-prior or a limit decided"
     if not prior.converged:
         yield "the evidence is that of the small-deformation model: some flow could not be fitted"
 
@@ -111,7 +111,7 @@ def _lines(prior: Prior, args: Namespace, page: Path | None) -> Iterator[str]:
     if args.scale_noise:
         yield f"  noise      {prior.noise_factor:.3g} times what the files say"
     for one in prior.chosen:
-        open_ = "" if one.decided else " (not determined)"
+        open_ = "" if one.identified else " (not determined)"
         yield f"  about      {one.name}: {one.value:.3g}, 95 % from {one.low:.3g} to {one.high:.3g}{open_}"
     yield f"  evidence   {prior.evidence:.2f} (log, all cases)"
     yield f"  written    {args.out}; use it with `kunita register … --prior {args.out}`"

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from kunita.figures import registration as figures
 from kunita.figures.themed import SVG, VARIABLES, WARN, svg, themed
 from kunita.inference.solve import Progress
-from kunita.scores import honest_coverage
+from kunita.scores import calibrated_coverage
 
 RNG = np.random.default_rng(0)
 FACTORS = (100.0, 100.0, 10.0, 1.0, 1.0, 1.0)
@@ -215,7 +215,7 @@ def test_the_curve_is_the_share_of_landmarks_at_every_level():
 @pytest.mark.parametrize("band", [0.5, 0.95])
 def test_the_band_holds_honest_predictions_as_often_as_it_says_and_is_no_wider_than_needed(n, band):
     levels = np.array([0.05, 0.3, 0.5, 0.8, 0.95])
-    low, high = honest_coverage(n, levels, band)
+    low, high = calibrated_coverage(n, levels, band)
     counts = np.random.default_rng(1).binomial(n, levels, size=(20_000, len(levels))) / n
     error = 4 * np.sqrt(band * (1 - band) / 20_000)
     assert np.all(np.mean((counts >= low - 1e-9) & (counts <= high + 1e-9), axis=0) > band - error)

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from kunita.figures import calibration as panels
 from kunita.figures.calibration import SCREEN, Errors, Honesty, Sparsified
 from kunita.figures.themed import ACCENT, FAINT, INK, SECOND, WARN, shortened, themed
-from kunita.scores import honest_coverage
+from kunita.scores import calibrated_coverage
 
 WIDTH = 6.0
 """Inches, as the figures of a registration's page."""
@@ -134,7 +134,7 @@ def case_coverage(cases: Sequence[CaseErrors]) -> Figure:
 
 def _by_chance(n: int) -> tuple[float, float]:
     """Between which shares n honest regions of 95 % hold their landmarks, 95 % of the time."""
-    low, high = honest_coverage(n, np.array([0.95]), 0.95)
+    low, high = calibrated_coverage(n, np.array([0.95]), 0.95)
     return float(low[0]), float(high[0])
 
 

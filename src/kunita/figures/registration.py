@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from kunita.figures.themed import ACCENT, FAINT, INK, SECOND, WARN, shortened, text_width, themed
 from kunita.inference.solve import Progress
-from kunita.scores import honest_coverage
+from kunita.scores import calibrated_coverage
 
 WIDTH = 6.0
 """Inches, that is 432 units of the drawing: a text of 8 has 9 pixels on a column of 480."""
@@ -195,7 +195,7 @@ def calibration_curve(pits: np.ndarray, band: float = 0.95) -> Figure:
     n, pits = len(pits), np.sort(pits)
     figure, (axes,) = _figure(3.3)
     levels = np.linspace(0, 1, 401)
-    low, high = honest_coverage(n, levels, band)
+    low, high = calibrated_coverage(n, levels, band)
     words = f"honest predictions of {n} landmarks, {100 * band:.0f} %"
     axes.fill_between(
         100 * levels, 100 * low, 100 * high, color=FAINT, alpha=0.28, linewidth=0, label=words

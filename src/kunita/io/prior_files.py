@@ -8,7 +8,7 @@ from typing import Any
 
 import kunita
 from kunita.errors import FileError, InputError
-from kunita.inference.choice import Chosen
+from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.trend import check_kind
 from kunita.io.summary_files import write_json
 from kunita.kernels import FAMILIES, AbstractKernel, Sum
@@ -97,9 +97,9 @@ def _number(document: Any, name: str) -> float | None:
     return float(value)
 
 
-def _parameter(document: Any) -> Chosen:
+def _parameter(document: Any) -> EstimatedParameter:
     low, high = _or(document["low"], 0.0), _or(document["high"], math.inf)
-    return Chosen(
+    return EstimatedParameter(
         document["name"], float(document["value"]), low, high, bool(document["determined"])
     )
 
