@@ -6,14 +6,23 @@ facts and computes nothing.
 
 import dataclasses
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kunita import scores
+from kunita.checks import EstimationOptions
 from kunita.data.landmarks import Landmarks
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.leave_out import LeaveOneOut
 from kunita.inference.solve import Truncation
+from kunita.kernels import describe_kernel
+
+if TYPE_CHECKING:
+    # Facts are part of a registration, so the import can only point the other way.
+    from kunita.registration import Registration
+else:
+    Registration = Any
 
 REGION = 0.95
 """The probability of the regions whose coverage is told."""
@@ -150,6 +159,66 @@ def known_distances(landmarks: Landmarks, points: np.ndarray) -> np.ndarray:
         known = landmarks.known_directions(row)
         distances[row] = np.linalg.norm(known @ misses[row])
     return distances
+
+
+# ------------------------------------------------------------------------ facts of a registration
+
+
+def facts_of(reg: Registration) -> Facts:
+    """What there is to say of a registration."""
+    before, after = _mean_distances(reg)
+    num_used = int(reg.used.sum())
+    return Facts(
+        num_landmarks=len(reg.moving),
+        num_used=num_used,
+        dimension=reg.fixed.dimension,
+        pairing=reg.pairing,
+        model=reg.model,
+        align=reg.align,
+        kernel=describe_kernel(reg.kernel),
+        noise_mm=reg.noise_mm,
+        parameters=reg.chosen,
+        num_estimating=min(num_used, EstimationOptions().most_landmarks),
+        num_teaching=len(reg.learned_on),
+        robust=reg.robust,
+        before_mm=before,
+        after_mm=after,
+        left_out=None if reg.loo is None else LeftOutFacts.of(reg.loo),
+        solver=_solver_facts(reg),
+        truncation=reg.truncation,
+        log_evidence=None if reg.robust else reg.evidence,
+        energy=reg.energy,
+        suspects=_suspect_lines(reg),
+        warnings=reg.warnings,
+    )
+
+
+def _mean_distances(reg: Registration) -> tuple[float, float]:
+    """The mean distance of the used landmarks, mm, before and after."""
+    moving = reg.moving.points
+    arrived = reg.evaluation.predict(moving)
+    before = known_distances(reg.fixed, moving)
+    after = known_distances(reg.fixed, arrived.mean)
+    mean_before = before[reg.used].mean()
+    mean_after = after[reg.used].mean()
+    return float(mean_before), float(mean_after)
+
+
+def _solver_facts(reg: Registration) -> SolverFacts:
+    return SolverFacts(
+        converged=reg.converged,
+        residual_mm=reg.gap_mm,
+        num_iterations=reg.iterations,
+        num_time_steps=reg.posterior.trajectory.num_steps,
+        seconds=reg.seconds,
+    )
+
+
+def _suspect_lines(reg: Registration) -> tuple[str, ...] | None:
+    """What is wrong with which landmarks; None where nobody looked."""
+    if reg.suspicion is None:
+        return None
+    return tuple(reg.suspicion.lines(reg.used_labels))
 
 
 # ------------------------------------------------------------------------------- console summary

@@ -9,18 +9,11 @@ import jax
 import numpy as np
 
 from kunita import checks
-from kunita.checks import EstimationOptions, NoisyPairs, Setting
+from kunita.checks import NoisyPairs, Setting
 from kunita.data.landmarks import Landmarks, Pairs, match
 from kunita.errors import KunitaWarning, LandmarkError, Outcome
 from kunita.evaluation import Evaluation, prepare
-from kunita.facts import (
-    Facts,
-    LeftOutFacts,
-    SolverFacts,
-    console_summary,
-    known_distances,
-    typical_deviation,
-)
+from kunita.facts import Facts, console_summary, facts_of, typical_deviation
 from kunita.fitting import FittedPairs, fit_pairs
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.leave_out import LeaveOneOut
@@ -28,7 +21,7 @@ from kunita.inference.robust import with_full_weights
 from kunita.inference.search import Progress
 from kunita.inference.solve import Truncation
 from kunita.jaxrun.doors import ArrayLike, on_one_blas_thread
-from kunita.kernels import AbstractKernel, AbstractProfile, describe_kernel
+from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.posterior import Posterior
 from kunita.prior import Prior
 from kunita.suspects.report import Suspicion
@@ -273,60 +266,3 @@ def _among_all(
     full = np.full(shape, otherwise)
     full[marked.rows] = values
     return full
-
-
-def facts_of(reg: Registration) -> Facts:
-    """What there is to say of a registration."""
-    before, after = _mean_distances(reg)
-    num_used = int(reg.used.sum())
-    return Facts(
-        num_landmarks=len(reg.moving),
-        num_used=num_used,
-        dimension=reg.fixed.dimension,
-        pairing=reg.pairing,
-        model=reg.model,
-        align=reg.align,
-        kernel=describe_kernel(reg.kernel),
-        noise_mm=reg.noise_mm,
-        parameters=reg.chosen,
-        num_estimating=min(num_used, EstimationOptions().most_landmarks),
-        num_teaching=len(reg.learned_on),
-        robust=reg.robust,
-        before_mm=before,
-        after_mm=after,
-        left_out=None if reg.loo is None else LeftOutFacts.of(reg.loo),
-        solver=_solver_facts(reg),
-        truncation=reg.truncation,
-        log_evidence=None if reg.robust else reg.evidence,
-        energy=reg.energy,
-        suspects=_suspect_lines(reg),
-        warnings=reg.warnings,
-    )
-
-
-def _mean_distances(reg: Registration) -> tuple[float, float]:
-    """The mean distance of the used landmarks, mm, before and after."""
-    moving = reg.moving.points
-    arrived = reg.evaluation.predict(moving)
-    before = known_distances(reg.fixed, moving)
-    after = known_distances(reg.fixed, arrived.mean)
-    mean_before = before[reg.used].mean()
-    mean_after = after[reg.used].mean()
-    return float(mean_before), float(mean_after)
-
-
-def _solver_facts(reg: Registration) -> SolverFacts:
-    return SolverFacts(
-        converged=reg.converged,
-        residual_mm=reg.gap_mm,
-        num_iterations=reg.iterations,
-        num_time_steps=reg.posterior.trajectory.num_steps,
-        seconds=reg.seconds,
-    )
-
-
-def _suspect_lines(reg: Registration) -> tuple[str, ...] | None:
-    """What is wrong with which landmarks; None where nobody looked."""
-    if reg.suspicion is None:
-        return None
-    return tuple(reg.suspicion.lines(reg.used_labels))
