@@ -1,12 +1,13 @@
 # make demo   run the main job end to end on generated data
 # make test   run the test suite
+# make soak   run the tests that are long by nature, which make test leaves out
 # make lint   formatting, lint and types
 # make bench  time everything against the peers, each in an environment of its own under .bench (half an hour)
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test soak lint bench clean
 .DELETE_ON_ERROR:
 
 .venv/base: pyproject.toml
@@ -23,6 +24,9 @@ demo: .venv/base
 
 test: .venv/test
 	$(BIN)/python -m pytest $(ARGS)
+
+soak: .venv/test
+	$(BIN)/python -m pytest -m soak $(ARGS)
 
 lint: .venv/test
 	$(BIN)/ruff check .
