@@ -73,7 +73,7 @@ THREE = {
 def landmarks(moving, fixed, covariances):
     """Landmarks with noise on the fixed side."""
     noise = np.array(covariances, dtype=float)
-    return LandmarkObservations(np.asarray(moving), np.asarray(fixed), noise, np.zeros_like(noise))
+    return LandmarkObservations(np.asarray(moving), np.asarray(fixed), noise)
 
 
 def anisotropic(n, d, seed, scale=1.0):

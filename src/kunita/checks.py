@@ -278,11 +278,14 @@ class NoisyPairs:
         """The pairs as observations, their covariances divided by (n,) weights."""
         directions, known = _directions(self.pairs.fixed)
         divisors = weights[:, None, None]
+        moving_noise = None
+        if np.any(self.moving_noise):
+            moving_noise = self.moving_noise / divisors
         return LandmarkObservations(
             sites=self.moving,
             fixed=self.fixed,
             fixed_noise=self.fixed_noise / divisors,
-            moving_noise=self.moving_noise / divisors,
+            moving_noise=moving_noise,
             directions=directions,
             known=known,
         )

@@ -74,12 +74,21 @@ class Memory(eqx.Module):
         xp = namespace(latest)
         return xp.all(latest == 0)
 
-    def after(self, step: Step, change: Residual) -> "Memory":
-        """With one more step, and without the oldest."""
-        return Memory(
-            steps=jax.tree.map(_push, self.steps, step),
-            changes=jax.tree.map(_push, self.changes, change),
-        )
+
+def remember(memory: Memory, step: Step, change: Residual) -> Memory:
+    """The memory with one more step, and without the oldest."""
+    past = memory.steps
+    past_changes = memory.changes
+    return Memory(
+        steps=Step(
+            _push(past.beta, step.beta),
+            _push(past.momenta, step.momenta),
+        ),
+        changes=Residual(
+            _push(past_changes.force, change.force),
+            _push(past_changes.trend, change.trend),
+        ),
+    )
 
 
 def _push(past: Float[Array, "m ..."], new: Float[Array, "..."]) -> Float[Array, "m ..."]:
@@ -241,48 +250,63 @@ class GaussNewton(AbstractSearch[Descent]):
         trial = advance(problem, state, step)
         return branch(
             descends(problem, state, trial),
-            lambda: self._taken(descent, linear, step, trial),
-            lambda: self._refused(descent, linear, fresh),
+            lambda: _taken(self.options, descent, linear, step, trial),
+            lambda: _refused(self.options, descent, linear, fresh),
         )
 
-    def _taken(
-        self, descent: Descent, linear: AbstractPathSpace, step: Step, trial: State
-    ) -> Descent:
-        """At the new point, with one more step in the memory."""
-        state = descent.state
-        change = jax.tree.map(lambda new, old: new - old, trial.residual, state.residual)
-        serves = trial.residual_mm < self.options.keep_below * state.residual_mm
-        xp = namespace(trial.residual_mm, descent.recent)
-        oldest = descent.recent[-1]
-        return Descent(
-            state=trial,
-            linear=linear,
-            fresh=np.bool_(False),
-            outdated=~serves,
-            memory=descent.memory.after(step, change),
-            length=xp.ones(()),
-            recent=_push(descent.recent, trial.residual_mm),
-            best_before=xp.minimum(descent.best_before, oldest),
-            moved=np.bool_(True),
-            stuck=np.bool_(False),
-        )
 
-    def _refused(self, descent: Descent, linear: AbstractPathSpace, fresh: Truth) -> Descent:
-        """At the same point: drop the memory, or renew the linear model, or halve the step."""
-        empty = descent.memory.is_empty
-        shortest = descent.length <= 0.5**self.options.halvings
-        xp = namespace(descent.recent)
-        halve = empty & fresh & ~shortest
-        return dataclasses.replace(
-            descent,
-            memory=jax.tree.map(xp.zeros_like, descent.memory),
-            linear=linear,
-            fresh=fresh,
-            outdated=empty & ~fresh,
-            length=xp.where(halve, 0.5 * descent.length, descent.length),
-            moved=np.bool_(False),
-            stuck=empty & fresh & shortest,
-        )
+# These are functions and not methods: Equinox makes a module of every method that is looked up,
+# which takes longer than what they do.
+
+
+def _taken(
+    options: GaussNewtonOptions,
+    descent: Descent,
+    linear: AbstractPathSpace,
+    step: Step,
+    trial: State,
+) -> Descent:
+    """At the new point, with one more step in the memory."""
+    state = descent.state
+    change = Residual(
+        trial.residual.force - state.residual.force,
+        trial.residual.trend - state.residual.trend,
+    )
+    serves = trial.residual_mm < options.keep_below * state.residual_mm
+    xp = namespace(trial.residual_mm, descent.recent)
+    oldest = descent.recent[-1]
+    return Descent(
+        state=trial,
+        linear=linear,
+        fresh=np.bool_(False),
+        outdated=~serves,
+        memory=remember(descent.memory, step, change),
+        length=xp.ones(()),
+        recent=_push(descent.recent, trial.residual_mm),
+        best_before=xp.minimum(descent.best_before, oldest),
+        moved=np.bool_(True),
+        stuck=np.bool_(False),
+    )
+
+
+def _refused(
+    options: GaussNewtonOptions, descent: Descent, linear: AbstractPathSpace, fresh: Truth
+) -> Descent:
+    """At the same point: drop the memory, or renew the linear model, or halve the step."""
+    empty = descent.memory.is_empty
+    shortest = descent.length <= 0.5**options.halvings
+    xp = namespace(descent.recent)
+    halve = empty & fresh & ~shortest
+    return dataclasses.replace(
+        descent,
+        memory=jax.tree.map(xp.zeros_like, descent.memory),
+        linear=linear,
+        fresh=fresh,
+        outdated=empty & ~fresh,
+        length=xp.where(halve, 0.5 * descent.length, descent.length),
+        moved=np.bool_(False),
+        stuck=empty & fresh & shortest,
+    )
 
 
 def descends(problem: Problem, old: State, new: State) -> Truth:

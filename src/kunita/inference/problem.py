@@ -121,6 +121,8 @@ class State(eqx.Module):
         energy: with the noise as the map carries it over here.
         compared_energy: with the noise of the state before, which both ends of a step are
             judged by. The same, unless moving points are uncertain.
+        noise_log_det: log|R| of the observations' noise.
+        num_rows: how many numbers were observed.
         residual: of the optimality conditions.
         local_variance, unit_variance: what turns the residual into mm (see the functions of these
             names).
@@ -134,6 +136,8 @@ class State(eqx.Module):
     jacobians: Float[Array, "n d d"]
     energy: Scalar
     compared_energy: Scalar
+    noise_log_det: Scalar
+    num_rows: int = eqx.field(static=True)
     residual: Residual
     local_variance: Float[Array, "n d d"]
     unit_variance: Scalar
@@ -310,6 +314,8 @@ def judged(
         jacobians=jacobians,
         energy=now,
         compared_energy=compared,
+        noise_log_det=jnp.asarray(here.log_det),
+        num_rows=here.num_rows,
         residual=residual,
         local_variance=variance,
         unit_variance=jnp.asarray(unit),
@@ -328,6 +334,27 @@ def no_step(problem: Problem) -> Step:
     return Step(np.zeros(num_generators), np.zeros(shape))
 
 
+def look_first(
+    problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"], times: Float[Array, " t"]
+) -> State:
+    """Where a search begins: no state is before it, so the alignment alone stands for that.
+
+    With Jacobians from before, as in every later step, one program serves all of them.
+    """
+    sites = problem.observations.sites
+    shape = (*sites.shape, sites.shape[1])
+    jacobians = np.broadcast_to(alignment.matrix, shape)
+    staying = no_step(problem)
+    return look(
+        problem,
+        alignment,
+        momenta,
+        staying,
+        times,
+        jacobians,
+    )
+
+
 def look_again(problem: Problem, state: State, times: Float[Array, " t"] | None = None) -> State:
     """The same point, with other control points or another time grid."""
     grid = state.trajectory.times if times is None else times
@@ -338,6 +365,7 @@ def look_again(problem: Problem, state: State, times: Float[Array, " t"] | None 
         state.momenta,
         staying,
         grid,
+        state.jacobians,
     )
 
 

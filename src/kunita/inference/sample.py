@@ -158,7 +158,7 @@ rows_at = compiled(LandmarkObservations.rows, hasty=FEW_LANDMARKS)
 def _least_squares(observed: LandmarkObservations, align: str) -> tuple[Alignment, np.ndarray]:
     """The alignment that takes the centre of the moving points to the origin, and that origin."""
     whole = observed.known_completely
-    noise = observed.fixed_noise + observed.moving_noise
+    noise = np.asarray(observed.unturned_noise)
     variances = np.trace(noise[whole], axis1=1, axis2=2)
     found = trend.procrustes(
         align,

@@ -78,8 +78,11 @@ def run(
     the measured energy drift asks for.
     """
     taken = 0
-    while taken < max_iterations and not search.ended(point):
-        point = search.step(problem, point)
+    # Looked up once: Equinox makes a module of every method that is looked up.
+    ended = search.ended
+    step = search.step
+    while taken < max_iterations and not ended(point):
+        point = step(problem, point)
         if not point.moved:
             continue
         taken += 1

@@ -12,7 +12,11 @@ from jaxtyping import Float
 from kunita import numerics
 from kunita.flow import shooting, transport
 from kunita.inference.objective import energy
-from kunita.inference.path_space import covariance_at_rest, linear_model
+from kunita.inference.path_space import (
+    AbstractPathSpace,
+    covariance_at_rest,
+    linear_model,
+)
 from kunita.inference.problem import Problem, Residual
 from kunita.inference.search import AbstractSearch, Truth
 from kunita.inference.trend import Alignment
@@ -31,6 +35,8 @@ class Regression(eqx.Module):
         jacobians: of the whole map, which is the alignment.
         residual: of the optimality conditions at rest, Hᵀr: all that is to be explained.
         energy: of the regression, ½λᵀKλ and the data term.
+        noise_log_det: log|R| of the observations' noise.
+        num_rows: how many numbers were observed.
         beta: by how much the alignment should move.
         shift_mm: by how much that would move a site at most.
     """
@@ -40,6 +46,8 @@ class Regression(eqx.Module):
     jacobians: Float[Array, "n d d"]
     residual: Residual
     energy: Scalar
+    noise_log_det: Scalar
+    num_rows: int = eqx.field(static=True)
     beta: Float[Array, " b"]
     shift_mm: Scalar
 
@@ -50,8 +58,7 @@ def regress(problem: Problem, alignment: Alignment) -> Regression:
     start = alignment(problem.observations.sites)
     still = shooting.standstill(start)
     jacobians = jnp.broadcast_to(alignment.matrix, still.jacobians[0].shape)
-    path = transport.landmark_path(still)
-    linear = linear_model(problem, path, jacobians, jnp.ones(1))
+    linear = _linear_model_at_rest(problem, still, jacobians)
     here = problem.observations.information(start, jacobians)
     residual = Residual(here.force, jnp.zeros(len(problem.trend.generators)))
     beta, dual = linear.dual_change(residual)
@@ -65,8 +72,23 @@ def regress(problem: Problem, alignment: Alignment) -> Regression:
         jacobians=jacobians,
         residual=residual,
         energy=energy(0.5 * jnp.sum(dual * moved), there),
+        noise_log_det=jnp.asarray(there.log_det),
+        num_rows=there.num_rows,
         beta=beta,
         shift_mm=jnp.max(jnp.abs(aligned), initial=0.0),
+    )
+
+
+def _linear_model_at_rest(
+    problem: Problem, still: shooting.Trajectory, jacobians: Float[Array, "n d d"]
+) -> AbstractPathSpace:
+    """The linear model around a flow that does not move, which has one instant."""
+    path = transport.landmark_path(still)
+    return linear_model(
+        problem,
+        path,
+        jacobians,
+        jnp.ones(1),
     )
 
 

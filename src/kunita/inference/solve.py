@@ -16,7 +16,6 @@ import functools
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -39,9 +38,8 @@ from kunita.inference.problem import (
     State,
     carriers,
     judge_again,
-    look,
     look_again,
-    no_step,
+    look_first,
     settle,
 )
 from kunita.inference.search import Progress, run
@@ -169,6 +167,8 @@ class Fit:
         jacobians: of the whole map, alignment and flow, at the sites.
         residual: of the optimality conditions.
         energy: at the fit.
+        noise_log_det: log|R| of the observations' noise.
+        num_rows: how many numbers were observed.
         gap_mm: the largest residual, mm.
         outcome: how the search ended.
         history: its log.
@@ -182,6 +182,8 @@ class Fit:
     jacobians: Float[Array, "n d d"]
     residual: Residual
     energy: float
+    noise_log_det: float
+    num_rows: int
     gap_mm: float
     outcome: Outcome
     history: tuple[Progress, ...]
@@ -216,27 +218,6 @@ class Fit:
         weights = numerics.quadrature_weights(trajectory.num_steps)
         return linear_model_of_few(self.problem, path, self.jacobians, weights)
 
-    @functools.cached_property
-    def _noise(self) -> tuple[Array, Array]:
-        arrived = self.trajectory.positions[-1]
-        return noise_at(
-            self.problem,
-            arrived,
-            self.jacobians,
-        )
-
-    @property
-    def noise_log_det(self) -> float:
-        """log|R| of the observations' noise."""
-        log_det, _ = self._noise
-        return float(log_det)
-
-    @property
-    def num_rows(self) -> int:
-        """How many numbers were observed."""
-        _, num_rows = self._noise
-        return int(num_rows)
-
     @property
     def truncation(self) -> Truncation | None:
         """What the control points, if there are any, leave out of the fit and its linear model."""
@@ -248,17 +229,6 @@ class Fit:
             mean_error_mm=self.truncation_mm,
             matrix_error=float(self.linear.remainder),
         )
-
-
-@compiled
-def noise_at(
-    problem: Problem, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]
-) -> tuple[Array, Array]:
-    """log|R| of the noise at an arrival, and the number of rows."""
-    found = problem.observations.information(arrived, jacobians)
-    log_det = jnp.asarray(found.log_det)
-    num_rows = jnp.asarray(found.num_rows)
-    return log_det, num_rows
 
 
 @compiled
@@ -429,7 +399,7 @@ def _solve_form(
         momenta = np.zeros(problem.observations.sites.shape)
     first_steps = shooting.DEFAULT_STEPS if problem.is_small else options.first_steps
     times = numerics.time_grid(first_steps)
-    start = look(problem.simplified, alignment, momenta, no_step(problem), times)
+    start = look_first(problem.simplified, alignment, momenta, times)
     near = float(options.near_mm(problem))
     state = _search_directly(going, start, near)
     if state.misfit > near and options.patient:
@@ -488,7 +458,7 @@ def _shot(going: SolverRun, point: paths.PathPoint, count: int) -> State:
     problem = going.problem
     times = numerics.time_grid(shooting.DEFAULT_STEPS)
     momenta = paths.momenta_of(point)
-    state = look(problem, point.alignment, momenta, no_step(problem), times)
+    state = look_first(problem, point.alignment, momenta, times)
     state = settle(problem, state, going.options.search_drift)
     num_steps = (len(point.path.positions) - 1) // 2
     line = Progress(
@@ -548,6 +518,8 @@ def _fit(going: SolverRun, state: State) -> Fit:
         jacobians=state.jacobians,
         residual=state.residual,
         energy=float(state.energy),
+        noise_log_det=float(state.noise_log_det),
+        num_rows=state.num_rows,
         gap_mm=float(state.residual_mm),
         outcome=Outcome.CONVERGED if converged else failure,
         history=tuple(going.log),
@@ -598,6 +570,8 @@ def solve_small(problem: Problem, alignment: Alignment, options: SolverOptions =
         jacobians=found.jacobians,
         residual=found.residual,
         energy=float(found.energy),
+        noise_log_det=float(found.noise_log_det),
+        num_rows=found.num_rows,
         gap_mm=float(found.shift_mm),
         outcome=Outcome.CONVERGED if search.ended(found) else Outcome.ITERATIONS,
         history=tuple(log),

@@ -202,7 +202,7 @@ def _shapes(leaves: Leaves) -> tuple[tuple[tuple[int, ...], str], ...]:
 def _jax_settings() -> tuple[Any, ...]:
     """Those of JAX's settings that change a program and may change while a process runs."""
     config: Any = jax.config
-    optimised = not config.values["jax_disable_most_optimizations"]
+    optimised = not config.read("jax_disable_most_optimizations")
     return (config.jax_enable_x64, optimised, config.jax_default_matmul_precision)
 
 

@@ -23,7 +23,7 @@ class LandmarkObservations(AbstractObservations):
         sites: the moving landmarks.
         fixed: the fixed ones.
         fixed_noise: covariances of the fixed points, mm².
-        moving_noise: those of the moving points in their own space, mm².
+        moving_noise: those of the moving points in their own space, mm²; None if they are exact.
         directions: orthonormal rows for each landmark, those that are known first; None if all are.
         known: the landmark and the place among its directions of every row; None if all are known.
     """
@@ -31,15 +31,15 @@ class LandmarkObservations(AbstractObservations):
     sites: Float[Array, "n d"]
     fixed: Float[Array, "n d"]
     fixed_noise: Float[Array, "n d d"]
-    moving_noise: Float[Array, "n d d"]
+    moving_noise: Float[Array, "n d d"] | None = None
     directions: Float[Array, "n d d"] | None = None
     known: Int[Array, "k 2"] | None = None
 
     @property
     def noise_sd(self) -> Scalar:
         """That of the median landmark along a typical axis, mm."""
-        xp = namespace(self.fixed_noise, self.moving_noise)
-        total = self.fixed_noise + self.moving_noise
+        total = self.unturned_noise
+        xp = namespace(total)
         dimension = total.shape[1]
         traces = xp.trace(total, axis1=1, axis2=2)
         typical = xp.median(traces / dimension)
@@ -48,7 +48,16 @@ class LandmarkObservations(AbstractObservations):
 
     def noise(self, jacobians: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
         """Dᵢ = C_f,i + Jᵢ C_m,i Jᵢᵀ, with J the Jacobian of the whole map at the landmark."""
+        if self.moving_noise is None:
+            return self.fixed_noise
         return noise_of_both_sides(self.fixed_noise, self.moving_noise, jacobians)
+
+    @property
+    def unturned_noise(self) -> Float[Array, "n d d"]:
+        """C_f + C_m: the noise of both sides, before any map is known."""
+        if self.moving_noise is None:
+            return self.fixed_noise
+        return self.fixed_noise + self.moving_noise
 
     @property
     def known_completely(self) -> np.ndarray:
@@ -62,10 +71,13 @@ class LandmarkObservations(AbstractObservations):
 
     def scaled(self, factor: Scalar) -> "LandmarkObservations":
         """The same with all covariances multiplied by a factor."""
+        moving_noise = None
+        if self.moving_noise is not None:
+            moving_noise = factor * self.moving_noise
         return dataclasses.replace(
             self,
             fixed_noise=factor * self.fixed_noise,
-            moving_noise=factor * self.moving_noise,
+            moving_noise=moving_noise,
         )
 
     def about(self, origin: Float[Array, " d"]) -> "LandmarkObservations":

@@ -1,6 +1,7 @@
 """Other orders of the fixed landmarks that explain the pairs better than the given one."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 
@@ -30,8 +31,16 @@ class PairingModel:
 
     def log_evidence(self, order: np.ndarray) -> float:
         """log p(y | order)."""
-        y = self.sets.displacements(order)
-        return self.model.log_evidence(y)
+        key = order.tobytes()
+        if key not in self._log_evidences:
+            y = self.sets.displacements(order)
+            self._log_evidences[key] = self.model.log_evidence(y)
+        return self._log_evidences[key]
+
+    @functools.cached_property
+    def _log_evidences(self) -> dict[bytes, float]:
+        """Results by order: the search asks for those of a few orders again and again."""
+        return {}
 
     def worth(self, order: np.ndarray) -> float:
         """log p(y | order) + log p(order)."""

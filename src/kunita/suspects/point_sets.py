@@ -74,6 +74,17 @@ class PointSets:
         Points that are far off weigh less: a gross error should not turn the others
         away.
         """
+        key = order.tobytes()
+        if key not in self._rotations:
+            self._rotations[key] = self._find_rotation(order)
+        return self._rotations[key]
+
+    @functools.cached_property
+    def _rotations(self) -> dict[bytes, np.ndarray]:
+        """Results by order, as the search comes back to the given order again and again."""
+        return {}
+
+    def _find_rotation(self, order: np.ndarray) -> np.ndarray:
         x = self.moving
         f = self.fixed[order]
         rotation = np.eye(x.shape[1])
@@ -101,7 +112,7 @@ class PointSets:
 
     @functools.cached_property
     def _turned_back(self) -> dict[bytes, np.ndarray]:
-        """Results by order, as the search comes back to the given order again and again."""
+        """Results by order, as with rotations."""
         return {}
 
     def _turn_back(self, order: np.ndarray) -> np.ndarray:
