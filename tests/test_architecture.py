@@ -78,7 +78,6 @@ LARGE_IN_THE_SHELL = {
     "figures.overview.overview": 333,
     "figures.registration._error_rows": 374,
     "figures.registration._logarithmic": 257,
-    "figures.registration._stages": 262,
     "figures.registration.calibration_curve": 299,
     "figures.registration.evidence_curve": 321,
     "figures.registration.jacobian_histogram": 377,

@@ -14,9 +14,9 @@ from kunita.inference.solve import Progress
 from kunita.scores import calibrated_coverage
 
 RNG = np.random.default_rng(0)
-FACTORS = (100.0, 100.0, 10.0, 1.0, 1.0, 1.0)
+METHODS = ("Gauss-Newton",) * 2 + ("velocity paths",) * 3 + ("exact Newton",)
 HISTORY = tuple(
-    Progress("Gauss-Newton", s, 300.0 * s + k, 10.0 ** (1 - k), 10) for k, s in enumerate(FACTORS)
+    Progress(method, 300.0 + k, 10.0 ** (1 - k), 10) for k, method in enumerate(METHODS)
 )
 
 
@@ -70,7 +70,7 @@ FIGURES = {
     "hundreds": lambda: figures.solver_history(HISTORY[-1:] * 300),
     "not finite": lambda: figures.solver_history(
         [
-            Progress("m", 1.0, energy, gap, 10)
+            Progress("m", energy, gap, 10)
             for energy, gap in ((np.inf, 1.0), (np.nan, np.inf), (3.0, 0.0))
         ]
     ),
@@ -254,14 +254,18 @@ def test_the_least_of_very_many_determinants_is_not_missed(monkeypatch):
 # ------------------------------------------------------------------------------------------- solver
 
 
-def test_the_solvers_numbers_are_drawn_and_the_stages_named():
+def test_the_solvers_numbers_are_drawn_and_its_methods_named():
     above, below = figures.solver_history(HISTORY).axes
     np.testing.assert_array_equal(above.get_lines()[0].get_ydata(), [row.energy for row in HISTORY])
     np.testing.assert_array_equal(below.get_lines()[0].get_ydata(), [row.gap_mm for row in HISTORY])
     assert below.get_yscale() == "log"
-    assert [text.get_text() for text in above.texts] == ["noise × 100", "× 10", "× 1"]
+    assert [text.get_text() for text in above.texts] == [
+        "Gauss-Newton",
+        "velocity paths",
+        "exact Newton",
+    ]
     assert [(band.get_x(), band.get_x() + band.get_width()) for band in above.patches] == [
-        (2.5, 3.5)
+        (2.5, 5.5)
     ]
 
 

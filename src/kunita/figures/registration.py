@@ -273,18 +273,16 @@ def _edges(low: float, high: float, *, logarithmic: bool) -> np.ndarray:
 
 @themed
 def solver_history(history: Sequence[Progress]) -> Figure:
-    """Energy and gap, iteration by iteration; every other stage of the continuation in the noise is
-    shaded.
-    """
+    """Energy and residual, iteration by iteration; every other method is shaded."""
     figure, (above, below) = _figure(3.4, left=0.72, rows=2)
-    energies, gaps = (
+    energies, residuals = (
         np.array([(row.energy, row.gap_mm) for row in history], dtype=float).reshape(-1, 2).T
     )
     _iterations(above, energies, ACCENT, "-", spread=SPREAD)
-    _iterations(below, gaps, SECOND, "--", spread=0.0)
-    _stages((above, below), [float(row.noise_factor) for row in history])
+    _iterations(below, residuals, SECOND, "--", spread=0.0)
+    _methods((above, below), [row.method for row in history])
     above.set_ylabel("energy")
-    below.set(ylabel="gap (mm)", xlabel="iteration", xlim=(0.5, max(len(history), 1) + 0.5))
+    below.set(ylabel="residual (mm)", xlabel="iteration", xlim=(0.5, max(len(history), 1) + 0.5))
     below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
     figure.align_ylabels([above, below])
     return figure
@@ -317,28 +315,28 @@ def _iterations(axes: Axes, values: np.ndarray, colour: str, dashes: str, *, spr
         axes.set_ylim(min(0.0, float(values[known].min())), 1.25 * float(positive.max()))
 
 
-def _stages(panels: Sequence[Axes], factors: list[float]) -> None:
-    """The stages of a continuation: bands, with the factor on the noise above those that have room
-    for it.
-    """
-    groups = [(factor, len(list(rows))) for factor, rows in itertools.groupby(factors)]
+def _methods(panels: Sequence[Axes], methods: list[str]) -> None:
+    """The methods of a search, if there are several: bands, with their names where there is room."""
+    groups = [(method, len(list(rows))) for method, rows in itertools.groupby(methods)]
+    if len(groups) < 2:
+        return
     ends = np.cumsum([0, *(size for _, size in groups)]) + 0.5
-    inches, taken = (WIDTH - 0.86) / max(len(factors), 1), -np.inf
-    for k, (factor, size) in enumerate(groups if len(groups) > 1 else []):
+    inches = (WIDTH - 0.86) / len(methods)
+    taken = -np.inf
+    for k, (method, size) in enumerate(groups):
         for axes in panels if k % 2 else ():
             axes.axvspan(ends[k], ends[k + 1], color=FAINT, alpha=0.16, linewidth=0)
-        words, middle = f"{'' if k else 'noise '}× {factor:.3g}", ends[k] + size / 2
-        half = 0.55 * text_width(words) * TEXT / 72 / inches
+        middle = ends[k] + size / 2
+        half = 0.55 * text_width(method) * TEXT / 72 / inches
         if middle - half > taken:
-            panels[0].text(
-                middle,
-                1.03,
-                words,
-                transform=panels[0].get_xaxis_transform(),
-                ha="center",
-                fontsize=TEXT,
-            )
+            _above(panels[0], middle, method)
             taken = middle + half
+
+
+def _above(axes: Axes, place: float, words: str) -> None:
+    """Words above a panel."""
+    above = axes.get_xaxis_transform()
+    axes.text(place, 1.03, words, transform=above, ha="center", fontsize=TEXT)
 
 
 # ----------------------------------------------------------------------------------------- evidence

@@ -56,7 +56,6 @@ class Progress:
     """One line of the solver's log."""
 
     method: str
-    noise_factor: float
     energy: float
     gap_mm: float
     num_steps: int
@@ -91,7 +90,6 @@ def run(
             point = dataclasses.replace(point, state=state)
         line = Progress(
             method=method,
-            noise_factor=1.0,
             energy=float(state.energy),
             gap_mm=float(state.residual_mm),
             num_steps=state.trajectory.num_steps,

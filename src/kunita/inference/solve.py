@@ -463,7 +463,6 @@ def _shot(going: SolverRun, point: paths.PathPoint, count: int) -> State:
     num_steps = (len(point.path.positions) - 1) // 2
     line = Progress(
         method="velocity paths",
-        noise_factor=1.0,
         energy=float(point.path.energy),
         gap_mm=float(point.residual_mm),
         num_steps=num_steps,
@@ -558,7 +557,7 @@ def solve_small(problem: Problem, alignment: Alignment, options: SolverOptions =
     found = search.init(problem, alignment)
     log = []
     while True:
-        line = Progress("regression", 1.0, float(found.energy), float(found.shift_mm), 0)
+        line = Progress("regression", float(found.energy), float(found.shift_mm), 0)
         log.append(line)
         if search.ended(found) or len(log) >= options.max_iterations:
             break

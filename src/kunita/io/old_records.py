@@ -14,6 +14,7 @@ from kunita.inference.path_space import (
     PathSpace,
     apply_to_matrix,
 )
+from kunita.inference.search import Progress
 from kunita.jaxrun.doors import door
 from kunita.observations.base import Rows
 from kunita.observations.landmarks import LandmarkObservations
@@ -35,7 +36,7 @@ def posterior_of_version_1(fields: Fields) -> Posterior:
     else:
         # Only the control points' trajectory was kept. At the fit F − φ₁ = Dλ.
         arrived = targets - np.einsum("iab,ib->ia", noise, fields["dual"])
-    observed = LandmarkObservations(targets, targets, noise, np.zeros_like(noise))
+    observed = LandmarkObservations(targets, targets, noise)
     rows = observed.rows(arrived, np.zeros_like(noise))
     kept = {name: value for name, value in fields.items() if name not in REPLACED}
     return Posterior(
@@ -43,6 +44,12 @@ def posterior_of_version_1(fields: Fields) -> Posterior:
         arrived=arrived,
         linear=_dense(linear, rows) if is_dense else _low_rank(linear, rows, noise),
     )
+
+
+def progress_of_version_1(fields: Fields) -> Progress:
+    """A line of the log; a factor on the noise, which version 1 lowered in stages, is dropped."""
+    kept = {name: value for name, value in fields.items() if name != "noise_factor"}
+    return Progress(**kept)
 
 
 REPLACED = ("targets", "noise", "linear")

@@ -21,7 +21,7 @@ from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
 from kunita.inference import path_space, solve, trend
 from kunita.inference.intervals import EstimatedParameter
-from kunita.io.old_records import posterior_of_version_1
+from kunita.io.old_records import posterior_of_version_1, progress_of_version_1
 from kunita.io.writing import complete
 from kunita.observations.base import Rows
 from kunita.suspects.report import Suspicion
@@ -60,6 +60,7 @@ REPLACED_CLASSES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "Posterior": posterior_of_version_1,
     "PathSpace": dict,
     "LowRankPathSpace": dict,
+    "Progress": progress_of_version_1,
 }
 """Classes of version 1 whose fields were others: made from these, or handed on as they are."""
 

@@ -141,14 +141,15 @@ def _jacobian(found: Maps, least: float | None) -> Drawing:
 
 
 def _history(reg: Registration) -> Drawing:
-    stages = len({row.noise_factor for row in reg.history})
-    alt = f"energy and gap over {reg.iterations} iterations; the gap ends at {reg.gap_mm:.1e} mm"
-    more = (
-        f"Continuation: the noise was lowered in {stages} stages."
-        if stages > 1
-        else "No continuation was needed."
+    alt = (
+        f"energy and residual over {reg.iterations} iterations; "
+        f"the residual ends at {reg.gap_mm:.1e} mm"
     )
-    caption = f"The gap is how far a landmark would still move, at most. {more}"
+    methods = dict.fromkeys(row.method for row in reg.history)
+    caption = (
+        "The residual is how far a landmark would still move, at most. "
+        f"Methods: {', then '.join(methods)}."
+    )
     return Drawing(
         "history",
         "How the solver got there",

@@ -259,7 +259,7 @@ def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
     steps = reg.posterior.trajectory.num_steps
     yield (
         "solver",
-        f"{state}; {reg.iterations} iterations, gap {reg.gap_mm:.1e} mm, {steps} time steps",
+        f"{state}; {reg.iterations} iterations, residual {reg.gap_mm:.1e} mm, {steps} time steps",
     )
     yield "smallest Jacobian determinant", _said(document["min_jacobian"], ".4g")
     if reg.truncation is not None:
