@@ -231,24 +231,15 @@ def _interpolate_middles(
     """
     q, p = path
     rates = -jnp.einsum("tiab,tia->tib", field.gradients, p)
-    middle_q = _hermite_middle(q, field.velocities, steps)
-    middle_p = _hermite_middle(p, rates, steps)
+    lengths = steps[:, None, None]
+    middle_q = numerics.hermite_middles(q, field.velocities, lengths)
+    middle_p = numerics.hermite_middles(p, rates, lengths)
 
     def momenta_of_controls(phase: Phase) -> Float[Array, "r d"]:
         return controlled_field(kernel, controls, phase).momenta
 
     middle_p_c = jax.lax.map(momenta_of_controls, (middle_q, middle_p))
     return middle_q[:, controls], middle_p_c
-
-
-def _hermite_middle(
-    values: Float[Array, "t n d"], rates: Float[Array, "t n d"], steps: Float[Array, " s"]
-) -> Float[Array, "s n d"]:
-    """Evaluate (y₀ + y₁)/2 + h(ẏ₀ − ẏ₁)/8, the cubic Hermite interpolant at mid-step."""
-    h = steps[:, None, None]
-    mean = (values[:-1] + values[1:]) / 2
-    bend = rates[:-1] - rates[1:]
-    return mean + h / 8 * bend
 
 
 # ------------------------------------------------------------------------------ what they leave out

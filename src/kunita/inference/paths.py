@@ -153,7 +153,7 @@ def travel(
     """
     num_steps = (len(field.centres) - 1) // 2
     length = 1.0 / num_steps
-    slope = functools.partial(_slope, kernel)
+    slope = functools.partial(transport.carried_rates, kernel)
     begin = (start, shooting.identities(start))
     met = (_stages(field.centres), _stages(field.momenta))
     ends, slopes = _steps(slope, begin, met, length)
@@ -162,7 +162,7 @@ def travel(
     met_at_end = (field.centres[-1], field.momenta[-1])
     last = slope(end, met_at_end)
     slopes = jax.tree.map(_append, slopes, last)
-    halfway = functools.partial(_middle, length)
+    halfway = functools.partial(numerics.hermite_middles, lengths=length)
     middles = jax.tree.map(halfway, ends, slopes)
     positions, jacobians = jax.tree.map(_interleave, ends, middles)
     velocities = field.velocities(kernel, positions)
@@ -175,14 +175,6 @@ Carried = tuple[Float[Array, "... n d"], Float[Array, "... n d d"]]
 
 Met = tuple[Float[Array, "c d"], Float[Array, "c d"]]
 """Centres and momenta of a field at one instant. They need not be as many as what it carries."""
-
-
-def _slope(kernel: AbstractKernel, state: Carried, met: Met) -> Carried:
-    """ẋ = v(x), J̇ = Dv(x)J, for a field of these centres and momenta."""
-    x, jacobian = state
-    v, dv = shooting.velocities(kernel, *met, x)
-    turning = dv @ jacobian
-    return v, turning
 
 
 def _steps(
@@ -220,14 +212,6 @@ def _prepend(first: Float[Array, "..."], path: Float[Array, "s ..."]) -> Float[A
 def _append(path: Float[Array, "s ..."], last: Float[Array, "..."]) -> Float[Array, "t ..."]:
     instant = last[None]
     return jnp.concatenate([path, instant])
-
-
-def _middle(length: float, path: Float[Array, "t ..."], slopes: Float[Array, "t ..."]) -> Array:
-    """The cubic through both ends of each step and their slopes, halfway."""
-    total = path[:-1] + path[1:]
-    mean = total / 2
-    bend = slopes[:-1] - slopes[1:]
-    return mean + length / 8 * bend
 
 
 def _interleave(ends: Float[Array, "t ..."], middles: Float[Array, "s ..."]) -> Array:

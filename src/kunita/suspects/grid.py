@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kunita.suspects.point_sets import PointSets, squared_distances
+from kunita import numerics
+from kunita.suspects.point_sets import PointSets
 
 LENGTHS = 6
 """Length scales of the grid, from half the landmarks' spacing to twice their extent."""
@@ -96,21 +97,11 @@ def full_grid(sets: PointSets, noise: Noise) -> HyperparameterGrid:
 
 def _length_scales(points: np.ndarray) -> np.ndarray:
     """From half the landmarks' spacing to twice their extent, mm."""
-    squared = squared_distances(points, points)
-    extent = float(np.sqrt(squared.max())) or 1.0
-    spacing = _spacing(squared, extent)
+    extent, spacing = numerics.extent_and_spacing(points)
+    # Where all points coincide any length serves.
+    extent = extent or 1.0
+    spacing = spacing or extent
     return np.geomspace(0.5 * spacing, 2 * extent, LENGTHS)
-
-
-def _spacing(squared: np.ndarray, extent: float) -> float:
-    """The median distance to the nearest other point, mm; the extent if all points coincide."""
-    # Points at the same place are no neighbours.
-    apart = np.where(squared > (1e-6 * extent) ** 2, squared, np.inf)
-    nearest = np.sqrt(apart.min(axis=1))
-    nearest = nearest[np.isfinite(nearest)]
-    if not nearest.size:
-        return extent
-    return float(np.median(nearest))
 
 
 def _known_sizes(sets: PointSets, noise: Noise) -> tuple[np.ndarray, np.ndarray]:
