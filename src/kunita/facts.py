@@ -25,7 +25,7 @@ else:
     Registration = Any
 
 REGION = 0.95
-"""The probability of the regions whose coverage is told."""
+"""The probability of the regions whose coverage is reported."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -327,8 +327,8 @@ def _explained_pathwise(posterior: Posterior, x: Path, y: Path) -> Float[Array, 
         weight, q, psi_q, xt, psi_x, yt, psi_y = instant
         half_x = instant_half(kernel, rows, q, psi_q, xt)
         half_y = instant_half(kernel, rows, q, psi_q, yt)
-        told = (half_x.T @ half_y).reshape(m, d, k, d)
-        carried = jnp.einsum("iab,ibjc,jdc->iajd", psi_x, told, psi_y)
+        blocks = (half_x.T @ half_y).reshape(m, d, k, d)
+        carried = jnp.einsum("iab,ibjc,jdc->iajd", psi_x, blocks, psi_y)
         total = total + weight * carried
         return total, None
 
@@ -354,9 +354,9 @@ def _explained_variance_pathwise(posterior: Posterior, x: Path) -> Float[Array, 
         weight, q, psi_q, xt, psi_x = instant
         half = instant_half(kernel, rows, q, psi_q, xt)
         half = half.reshape(-1, m, d)
-        told = numerics.block_squares(half)
+        blocks = numerics.block_squares(half)
         transposed = psi_x.swapaxes(1, 2)
-        total = total + weight * psi_x @ told @ transposed
+        total = total + weight * psi_x @ blocks @ transposed
         return total, None
 
     instants = (
