@@ -23,7 +23,7 @@ def test_hyperparameters_of_very_many_landmarks_are_estimated_on_some():
     moving, fixed = gp_displaced(60, seed=2, side=100.0, d=2)
     fixed = fixed + np.random.default_rng(3).normal(size=fixed.shape)
     few = checks.Setting(model="small", estimation=checks.EstimationOptions(most_landmarks=40))
-    rows = fitting.draw_rows(60, 40)
+    rows = fitting.draw_rows(np.ones(60, bool), 40)
     with jax.enable_x64(True):
         found = fitting.fit_pairs(marked(moving, fixed), few)
         alone = fitting.fit_pairs(marked(moving[rows], fixed[rows]), checks.Setting(model="small"))
@@ -37,9 +37,9 @@ def test_hyperparameters_of_very_many_landmarks_are_estimated_on_some():
 
 def test_a_list_with_a_rhythm_is_drawn_from_in_every_direction():
     square = np.stack(np.meshgrid(*2 * [np.arange(20.0)], indexing="ij"), axis=-1).reshape(-1, 2)
-    some = square[fitting.draw_rows(400, 100)]
+    some = square[fitting.draw_rows(np.ones(400, bool), 100)]
     assert abs(np.corrcoef(some.T)[0, 1]) < 0.3
-    assert fitting.draw_rows(100, 100) is None
+    assert fitting.draw_rows(np.ones(100, bool), 100) is None
 
 
 def with_free_directions():

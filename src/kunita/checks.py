@@ -330,12 +330,17 @@ def check_noise(pairs: Pairs, noise: ArrayLike | None, *, scale_noise: bool) -> 
         found = _given_noise(pairs, as_floats(noise, "noise"))
     if scale_noise and not found.is_noise_given:
         raise ArgumentError("scale_noise: there is no given noise to scale; it is estimated anyway")
-    if not found.known_completely.any():
-        raise LandmarkError(
-            "free: expected a landmark that is known along every direction, found none; the "
-            "alignment starts from those"
-        )
     return found
+
+
+def refuse_unaligned(marked: NoisyPairs, setting: Setting) -> None:
+    """Refuse to align landmarks of which none says where it is along every direction."""
+    if setting.align == "none" or marked.known_completely.any():
+        return
+    raise LandmarkError(
+        "free: expected a landmark that is known along every direction, found none; the "
+        "alignment starts from those (align='none' needs none)"
+    )
 
 
 def _noise_of_landmarks(pairs: Pairs) -> NoisyPairs:
@@ -427,6 +432,8 @@ def refuse_contradictions(marked: NoisyPairs, noise: np.ndarray) -> None:
         noise: (n, d, d) covariances of both sides together, mm².
     """
     rows = np.flatnonzero(marked.known_completely)
+    if len(rows) < 2:
+        return
     points = marked.moving[rows]
     side = numerics.largest_side(points)
     radius = COINCIDING * side + LEAST_RADIUS
@@ -460,6 +467,9 @@ def look_for_suspects(marked: NoisyPairs, setting: Setting) -> Suspicion:
     are looked for suggest. Landmarks with free directions are not looked at.
     """
     whole = np.flatnonzero(marked.known_completely)
+    if not whole.size:
+        nothing = Suspicion(whole, (), (), mirrored=False)
+        return nothing.spread(whole, len(marked))
     is_brought = marked.source is NoiseSource.LANDMARKS
     found = suspicion(
         marked.moving[whole],
@@ -468,7 +478,7 @@ def look_for_suspects(marked: NoisyPairs, setting: Setting) -> Suspicion:
         setting.align,
         known=is_brought and not setting.scale_noise,
     )
-    return _among_all(found, whole, len(marked))
+    return found.spread(whole, len(marked))
 
 
 def _noise_after_alignment(marked: NoisyPairs, setting: Setting, rows: np.ndarray) -> np.ndarray:
@@ -483,18 +493,6 @@ def _noise_after_alignment(marked: NoisyPairs, setting: Setting, rows: np.ndarra
         fixed_noise,
         marked.moving_noise[rows],
         jacobians,
-    )
-
-
-def _among_all(found: Suspicion, rows: np.ndarray, num_pairs: int) -> Suspicion:
-    """The suspects among some rows as suspects among all."""
-    order = np.arange(num_pairs)
-    order[rows] = rows[found.order]
-    outliers = rows[list(found.outliers)]
-    return dataclasses.replace(
-        found,
-        order=order,
-        outliers=tuple(outliers.tolist()),
     )
 
 
@@ -523,25 +521,24 @@ def pairing_remarks(pairs: Pairs, marked: NoisyPairs, found: Suspicion) -> tuple
 def _free_remarks(marked: NoisyPairs) -> Iterator[str]:
     labels = _labels(marked, ~marked.known_completely)
     if labels:
+        some = ", ".join(labels[:MOST_NAMED])
+        if len(labels) > MOST_NAMED:
+            some = f"{some} and {len(labels) - MOST_NAMED} more"
         yield (
-            f"not known along every direction: {', '.join(labels)}; the alignment starts without "
+            f"not known along every direction: {some}; the alignment starts without "
             "them, and they are not checked for gross errors"
         )
 
 
 def _suspect_remarks(marked: NoisyPairs, found: Suspicion) -> Iterator[str]:
-    whole = marked.known_completely
-    moving = marked.moving[whole]
-    fixed = marked.fixed[whole]
-    is_enough = len(moving) > moving.shape[1]
-    if is_enough and trend.looks_mirrored(moving, fixed):
+    if found.mirrored:
         yield (
             "suspect: the fixed landmarks look like a mirror image of the moving ones; "
             "check left and right (RAS/LPS)"
         )
-    elif not found.mirrored:
-        for line in found.lines(marked.pairs.labels):
-            yield f"suspect: {line}"
+        return
+    for line in found.lines(marked.pairs.labels):
+        yield f"suspect: {line}"
 
 
 def _labels(marked: NoisyPairs, selected: np.ndarray) -> Sequence[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from kunita import scores
 from kunita.checks import EstimationOptions
-from kunita.data.landmarks import Landmarks
+from kunita.data.landmarks import known_distances
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.leave_out import LeaveOneOut
 from kunita.inference.solve import Truncation
@@ -126,39 +126,6 @@ class Facts:
     energy: float
     suspects: tuple[str, ...] | None
     warnings: tuple[str, ...]
-
-
-def typical_deviation(landmarks: Landmarks, covariances: np.ndarray, rows: np.ndarray) -> float:
-    """The root mean square standard deviation of some landmarks, mm.
-
-    Of a landmark with free directions only the others count.
-
-    Args:
-        landmarks: all of them.
-        covariances: (n, d, d), mm².
-        rows: those that count.
-    """
-    variances = np.trace(covariances, axis1=1, axis2=2)
-    counts = landmarks.known[rows]
-    partial = rows[counts < landmarks.dimension]
-    for row in partial.tolist():
-        known = landmarks.known_directions(row)
-        along = known @ covariances[row] @ known.T
-        variances[row] = np.trace(along)
-    total = variances[rows].sum()
-    count = counts.sum()
-    return float(np.sqrt(total / count))
-
-
-def known_distances(landmarks: Landmarks, points: np.ndarray) -> np.ndarray:
-    """(n,) distances of landmarks to (n, d) points along the directions that are known, mm."""
-    misses = landmarks.points - points
-    distances = np.linalg.norm(misses, axis=1)
-    partial = landmarks.known < landmarks.dimension
-    for row in np.flatnonzero(partial).tolist():
-        known = landmarks.known_directions(row)
-        distances[row] = np.linalg.norm(known @ misses[row])
-    return distances
 
 
 # ------------------------------------------------------------------------ facts of a registration

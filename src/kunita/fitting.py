@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kunita.checks import NoisyPairs, Setting, refuse_contradictions
+from kunita.data.landmarks import known_distances
 from kunita.flow import shooting
 from kunita.gaussians import GaussianPoints
 from kunita.inference import solve
@@ -129,7 +130,7 @@ def _estimate(
     marked: NoisyPairs, setting: Setting, weights: np.ndarray, aligned: Aligned
 ) -> Estimate:
     """The hyper-parameters that are not given; of several families the one of largest evidence."""
-    drawn = draw_rows(len(marked), setting.estimation.most_landmarks)
+    drawn = draw_rows(marked.known_completely, setting.estimation.most_landmarks)
     if drawn is not None:
         marked = marked.take(drawn)
         aligned = _align(marked, setting, weights[drawn])
@@ -143,15 +144,23 @@ def _estimate(
     return best
 
 
-def draw_rows(num_landmarks: int, most: int) -> np.ndarray | None:
+def draw_rows(whole: np.ndarray, most: int) -> np.ndarray | None:
     """So many rows drawn by a chance that is always the same; None if there are no more.
 
     Every so many-th row would not do: a list may have a rhythm.
+
+    Args:
+        whole: (n,) which landmarks are known along every direction. Half of the draw
+            is of these, as far as there are any: the alignment starts from them.
+        most: how many are drawn.
     """
-    if num_landmarks <= most:
+    if len(whole) <= most:
         return None
-    mixed = np.random.default_rng(0).permutation(num_landmarks)
-    return np.sort(mixed[:most])
+    mixed = np.random.default_rng(0).permutation(len(whole))
+    needed = mixed[whole[mixed]][: most // 2]
+    others = mixed[~np.isin(mixed, needed)]
+    drawn = np.concatenate([needed, others])[:most]
+    return np.sort(drawn)
 
 
 def _estimate_family(
@@ -173,7 +182,7 @@ def _estimate_family(
         samples,
         hyperparameters,
         weak_prior=True,
-        displacement_mm=_root_mean_square(marked.fixed - marked.moving),
+        displacement_mm=_root_mean_square_displacement(marked),
     )
     if setting.patient:
         return estimate(samples, hyperparameters, box, setting.model)
@@ -182,9 +191,12 @@ def _estimate_family(
     return dataclasses.replace(found, at_maximum=is_given)
 
 
-def _root_mean_square(displacements: np.ndarray) -> float:
-    mean = np.mean(displacements**2)
-    return float(np.sqrt(mean))
+def _root_mean_square_displacement(marked: NoisyPairs) -> float:
+    """From moving to fixed points along one direction, of those that are known, mm."""
+    distances = known_distances(marked.pairs.fixed, marked.moving)
+    total = np.sum(distances**2)
+    count = marked.pairs.fixed.known.sum()
+    return float(np.sqrt(total / count))
 
 
 # ----------------------------------------------------------------------------- heavy-tailed noise
@@ -303,7 +315,7 @@ def _single_remark(found: Estimate) -> str:
 def _open_remarks(setting: Setting, aligned: Aligned) -> Iterator[str]:
     if aligned.open_directions:
         yield (
-            "the landmarks are collinear, coplanar or too few: "
+            "the landmarks are collinear, coplanar, too few or known along too few directions: "
             f"{aligned.open_directions} of the directions of the {setting.align} alignment are "
             "not determined by them and were not fitted; their uncertainty is not in the "
             "posterior, which is overconfident away from the landmarks' line or plane"

@@ -16,7 +16,13 @@ from kunita.evaluation import NEWTON_STEPS, Preimage, check_arrival
 from kunita.flow import covariance, shooting, simulate, transport
 from kunita.flow.transport import Path
 from kunita.gaussians import GaussianPoints
-from kunita.inference.leave_out import Groups, LeaveOneOut, is_determined, leave_out
+from kunita.inference.leave_out import (
+    Groups,
+    LeaveOneOut,
+    is_determined,
+    leave_out,
+    row_weights,
+)
 from kunita.inference.path_space import AbstractPathSpace, AbstractRowSpace
 from kunita.inference.pathwise import instant_half
 from kunita.inference.problem import Problem, State
@@ -171,9 +177,10 @@ class Posterior(eqx.Module):
                 "leave-one-out: these observations have no single rows to leave out"
             )
         groups = Groups.of(self.linear.rows)
+        weights = row_weights(self.linear.rows, self.dual)
         arrived = np.asarray(self.arrived) + np.asarray(self.origin)
-        precision, known, found = leave_out(self.linear, self.dual, arrived, groups)
-        if not is_determined(np.asarray(precision), np.asarray(known)):
+        precision, inverses, found = leave_out(self.linear, weights, arrived, groups)
+        if not is_determined(np.asarray(precision), np.asarray(inverses)):
             n = len(groups.rows)
             raise LandmarkError(
                 f"leave-one-out: {n} landmarks are too few to fit this alignment "
@@ -232,6 +239,8 @@ def posterior_from_fit(fit: Fit, origin: np.ndarray, model: str, *, near: bool =
     A fit that stopped early is corrected by the step that remains, unless that would not lead
     anywhere `near`.
     """
+    if model == "pathwise" and not fit.problem.observations.has_rows:
+        raise ArgumentError("model: 'pathwise' needs observations that have single rows")
     corrected = model == "small" or (near and not fit.converged)
     return condition(
         fit.problem,

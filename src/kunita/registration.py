@@ -10,10 +10,10 @@ import numpy as np
 
 from kunita import checks
 from kunita.checks import NoisyPairs, Setting
-from kunita.data.landmarks import Landmarks, Pairs, match
+from kunita.data.landmarks import Landmarks, Pairs, known_variances, match
 from kunita.errors import KunitaWarning, LandmarkError, Outcome
 from kunita.evaluation import Evaluation, prepare
-from kunita.facts import Facts, console_summary, facts_of, typical_deviation
+from kunita.facts import Facts, console_summary, facts_of
 from kunita.fitting import FittedPairs, fit_pairs
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.leave_out import LeaveOneOut
@@ -103,8 +103,10 @@ class Registration:
         The root mean square over used landmarks and the directions along which they
         are known.
         """
-        rows = np.flatnonzero(self.used)
-        return typical_deviation(self.fixed, self.noise, rows)
+        variances = known_variances(self.fixed, self.noise)
+        total = variances[self.used].sum()
+        count = self.fixed.known[self.used].sum()
+        return float(np.sqrt(total / count))
 
     @functools.cached_property
     def loo(self) -> LeaveOneOut | None:
@@ -206,6 +208,7 @@ def register(
     pairs = match(checks.as_landmarks(moving), checks.as_landmarks(fixed))
     pairs = checks.with_prior_noise(pairs, prior, noise)
     marked = checks.check_noise(pairs, noise, scale_noise=scale_noise)
+    checks.refuse_unaligned(marked, setting)
     suspects = checks.look_for_suspects(marked, setting)
     remarks = checks.pairing_remarks(pairs, marked, suspects)
     _warn(remarks)  # at once: a fit to the wrong pairs may take long

@@ -35,9 +35,6 @@ class InformationAlone(AbstractObservations):
     def noise_sd(self):
         return self.landmarks.noise_sd
 
-    def rows(self, arrived, jacobians):
-        raise NotImplementedError
-
     def information(self, arrived, jacobians):
         return self.landmarks.information(arrived, jacobians)
 

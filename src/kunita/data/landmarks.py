@@ -368,6 +368,32 @@ def _check_directions(directions: np.ndarray, what: str, d: int) -> None:
         raise LandmarkError(f"{what} has directions that are {flaw}: {directions.tolist()}")
 
 
+def known_distances(landmarks: Landmarks, points: np.ndarray) -> np.ndarray:
+    """(n,) distances of landmarks to (n, d) points along the directions that are known, mm."""
+    misses = landmarks.points - points
+    distances = np.linalg.norm(misses, axis=1)
+    for row in _partial_rows(landmarks):
+        known = landmarks.known_directions(row)
+        distances[row] = np.linalg.norm(known @ misses[row])
+    return distances
+
+
+def known_variances(landmarks: Landmarks, covariances: np.ndarray) -> np.ndarray:
+    """(n,) tr(BDBᵀ): the variances of (n, d, d) covariances along the known directions, mm²."""
+    variances = np.trace(covariances, axis1=1, axis2=2)
+    for row in _partial_rows(landmarks):
+        known = landmarks.known_directions(row)
+        along = known @ covariances[row] @ known.T
+        variances[row] = np.trace(along)
+    return variances
+
+
+def _partial_rows(landmarks: Landmarks) -> list[int]:
+    """The landmarks that have free directions."""
+    is_partial = landmarks.known < landmarks.dimension
+    return np.flatnonzero(is_partial).tolist()
+
+
 # ----------------------------------------------------------------------- numbers, names and places
 
 

@@ -274,7 +274,7 @@ def _plausible_ranges(sample: Sample) -> list[tuple[float, float, float]]:
     like the alignment.
     """
     extent, spacing = numerics.extent_and_spacing(sample.positions)
-    size = float(np.sqrt(np.mean(sample.displacements**2)))
+    size = sample.size_mm
     # Landmarks at one place have no extent, landmarks that did not move no displacement.
     extent = extent or 10 * size or 1.0
     spacing = spacing or extent

@@ -3,8 +3,8 @@
 With P = S⁻¹ − S⁻¹HJhA⁻¹(HJh)ᵀS⁻¹ and w = S⁻¹(y − HJhβ̂) of the joint fit, λ = Hᵀw, the prediction
 without the rows of group g misses them by P_gg⁻¹w_g and has covariance P_gg⁻¹, their noise
 included: exact for a linear model, first order around the fit otherwise. In mm the miss is
-C_gP_gg⁻¹w_g and its covariance C_gP_gg⁻¹C_gᵀ, with C_g = H_gᵀ(H_gH_gᵀ)⁻¹. For a landmark with noise
-D, HᵀPH is the precision of what was observed, and the miss is (HᵀPH)_ii⁻¹λ_i.
+C_gP_gg⁻¹w_g and its covariance C_gP_gg⁻¹C_gᵀ, with C_g = H_g⁺. For a landmark with noise D, HᵀPH is
+the precision of what was observed, and the miss is (HᵀPH)_ii⁻¹λ_i.
 """
 
 import equinox as eqx
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from kunita import numerics
+from kunita.errors import LandmarkError
 from kunita.gaussians import GaussianPoints
 from kunita.inference.path_space import AbstractRowSpace
 from kunita.jaxrun.doors import Array
@@ -28,7 +29,8 @@ class LeaveOneOut(eqx.Module):
     """Each fixed landmark as predicted from all the others.
 
     Args:
-        mean: where it is predicted, mm.
+        mean: where it is predicted, mm. Along directions in which the landmark is not known this
+            is where the fit takes it.
         covariance: of the prediction and of its own noise, mm². Along directions in which the
             landmark is not known there is none.
         error: distance from where it was observed, along the known directions, mm.
@@ -44,14 +46,23 @@ class LeaveOneOut(eqx.Module):
 
 
 class Groups(eqx.Module):
-    """Rows by group: their numbers, filled up to the largest group, and which of them are meant."""
+    """Rows by group, all groups filled up to the largest one.
+
+    Args:
+        rows: the numbers of the rows of each group.
+        meant: which of them are meant; the others only fill up.
+        site: the site that the rows of a group look at.
+        to_mm: C_g = H_g⁺; rows that only fill up count for nothing.
+    """
 
     rows: Int[Array, "g r"]
     meant: Bool[Array, "g r"]
+    site: Int[Array, " g"]
+    to_mm: Float[Array, "g d r"]
 
     @classmethod
     def of(cls, rows: Rows) -> "Groups":
-        """From the groups that rows belong to."""
+        """From the groups that rows belong to; on the host."""
         group = np.asarray(rows.group)
         counts = np.bincount(group)
         order = np.argsort(group, kind="stable")
@@ -59,43 +70,69 @@ class Groups(eqx.Module):
         places = np.arange(counts.max())
         meant = places < counts[:, None]
         first = starts[:, None]
-        filled = np.where(meant, first + places, first)
-        return cls(order[filled], meant)
+        filled = order[np.where(meant, first + places, first)]
+        sites = np.asarray(rows.site)[filled]
+        _refuse_several_sites(sites)
+        operator = meant[:, :, None] * np.asarray(rows.operator)[filled]
+        return cls(filled, meant, sites[:, 0], np.linalg.pinv(operator))
 
-    @property
-    def counts(self) -> np.ndarray:
-        meant = np.asarray(self.meant)
-        return meant.sum(axis=1)
+
+def _refuse_several_sites(sites: np.ndarray) -> None:
+    """Refuse groups whose rows look at several sites: their miss has no place."""
+    first = sites[:, :1]
+    same = np.all(sites == first, axis=1)
+    if not np.all(same):
+        group = int(np.argmin(same))
+        raise LandmarkError(
+            f"leave-one-out: expected groups of rows that look at one site each; "
+            f"those of group {group} look at several"
+        )
+
+
+def row_weights(rows: Rows, dual: Float[Array, "n d"]) -> Float[Array, " k"]:
+    """w, from λ = Hᵀw and w = r − Hδφ₁, where δφ₁ is what a fit that stopped early lacks.
+
+    Hence M δφ₁ = Hᵀr − λ at every site, M = HᵀH. What M does not see, H does not either, so that
+    its pseudo-inverse serves. At a converged fit w = r. All in NumPy: nothing is compiled for it.
+    """
+    operator = np.asarray(rows.operator)
+    residual = np.asarray(rows.residual)
+    site = np.asarray(rows.site)
+    squares = operator[:, :, None] * operator[:, None, :]
+    information = np.zeros((*dual.shape, dual.shape[1]))
+    np.add.at(information, site, squares)
+    missing = -np.array(dual)
+    np.add.at(missing, site, operator * residual[:, None])
+    inverse = np.linalg.pinv(information, hermitian=True)
+    change = np.einsum("iab,ib->ia", inverse, missing)
+    return residual - np.sum(operator * change[site], axis=1)
 
 
 @compiled(hasty=SMALL_MATRIX)
 def leave_out(
     linear: AbstractRowSpace,
-    dual: Float[Array, "n d"],
+    weights: Float[Array, " k"],
     arrived: Float[Array, "n d"],
     groups: Groups,
 ) -> tuple[Float[Array, "g r r"], Float[Array, "g r r"], LeaveOneOut]:
-    """The blocks of P and of S⁻¹ of each group, and what follows from them."""
-    rows = linear.rows
-    known = linear.row_precision(groups.rows)
-    precision = _meant(groups, known - _through_alignment(linear, groups))
+    """The blocks of P and of S⁻¹ of each group, and what follows from them; weights are w."""
+    to_mm = groups.to_mm
+    inverses = linear.row_precision(groups.rows)
+    precision = _meant(groups, inverses - _through_alignment(linear, groups))
     covariance = _inverse(precision)
-    to_mm = _to_mm(rows, groups)
-    site = rows.site[groups.rows[:, 0]]
-    # w_g from λ, since λ = H_gᵀw_g at the site of the group
-    weights = jnp.einsum("gar,ga->gr", to_mm, dual[site])
-    miss = jnp.einsum("grs,gs->gr", covariance, weights)
+    of_group = groups.meant * weights[groups.rows]
+    miss = jnp.einsum("grs,gs->gr", covariance, of_group)
     miss_mm = jnp.einsum("gar,gr->ga", to_mm, miss)
-    residual = groups.meant * rows.residual[groups.rows]
-    observed = arrived[site] + jnp.einsum("gar,gr->ga", to_mm, residual)
+    residual = groups.meant * linear.rows.residual[groups.rows]
+    observed = arrived[groups.site] + jnp.einsum("gar,gr->ga", to_mm, residual)
     found = LeaveOneOut(
         mean=observed - miss_mm,
         covariance=jnp.einsum("gar,grs,gbs->gab", to_mm, covariance, to_mm),
         error=jnp.linalg.norm(miss_mm, axis=1),
-        chi2=jnp.sum(weights * miss, axis=1),
+        chi2=jnp.sum(of_group * miss, axis=1),
         known=jnp.sum(groups.meant, axis=1),
     )
-    return precision, _meant(groups, known), found
+    return precision, _meant(groups, inverses), found
 
 
 def _through_alignment(linear: AbstractRowSpace, groups: Groups) -> Float[Array, "g r r"]:
@@ -106,20 +143,10 @@ def _through_alignment(linear: AbstractRowSpace, groups: Groups) -> Float[Array,
     return numerics.block_squares(half)
 
 
-def _to_mm(rows: Rows, groups: Groups) -> Float[Array, "g d r"]:
-    """C_g = H_gᵀ(H_gH_gᵀ)⁻¹; rows that only fill up a group count for nothing."""
-    meant = groups.meant[:, :, None]
-    operator = meant * rows.operator[groups.rows]
-    squares = jnp.einsum("gra,gsa->grs", operator, operator)
-    completed = _meant(groups, squares)
-    inverse = _inverse(completed)
-    return jnp.einsum("gra,grs->gas", operator, inverse)
-
-
-def is_determined(precision: np.ndarray, known: np.ndarray) -> bool:
-    """Whether the others say something of every group."""
+def is_determined(precision: np.ndarray, inverses: np.ndarray) -> bool:
+    """Whether the others say something of every group, by its blocks of P and of S⁻¹."""
     least = np.linalg.eigvalsh(precision)[:, 0]
-    sizes = np.trace(known, axis1=1, axis2=2)
+    sizes = np.trace(inverses, axis1=1, axis2=2)
     determined = least > UNDETERMINED * sizes
     return bool(np.all(determined))
 

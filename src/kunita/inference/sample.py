@@ -35,7 +35,7 @@ class Sample(eqx.Module):
         trend: the directions in which the alignment may move.
         start: the alignment by least squares: the start of every fit.
         positions: (n, d) x̃, the aligned moving points.
-        displacements: (n, d) y, what is left to explain.
+        displacements: (n, d) y, what is left to explain, along the known directions.
         basis: (n, d, b) h(x̃), of the trend.
         noise: (n,) variances of ε where they are the same along every axis, else
             (n, d, d) covariances, in fixed space.
@@ -85,13 +85,23 @@ class Sample(eqx.Module):
         return self.observed.scaled(factor)
 
     @property
+    def num_rows(self) -> int:
+        """How many numbers were observed."""
+        if self.rows is None:
+            return self.displacements.size
+        return len(self.rows.residual)
+
+    @property
     def freedom(self) -> int:
         """Observed numbers less the directions of the alignment: what there is to estimate with."""
-        num_rows = self.displacements.size
-        if self.rows is not None:
-            num_rows = len(self.rows.residual)
         num_directions = self.basis.shape[2]
-        return num_rows - num_directions
+        return self.num_rows - num_directions
+
+    @property
+    def size_mm(self) -> float:
+        """The root mean square displacement along one direction, mm."""
+        total = np.sum(self.displacements**2)
+        return float(np.sqrt(total / self.num_rows))
 
 
 class Aligned(eqx.Module):
@@ -132,18 +142,24 @@ def aligned_sample(
         copies = np.ones(len(observed.sites))
     start, origin = _least_squares(observed, align)
     positions = (observed.sites - start.center) @ start.matrix.T
-    directions, open_directions = trend.determined_trend(align, positions, 1 / copies)
+    seen = observed.known_directions
+    directions, open_directions = trend.determined_trend(align, positions, 1 / copies, seen)
     jacobians = np.broadcast_to(start.matrix, observed.fixed_noise.shape)
     centred = observed.about(origin)
     noise = isotropic(np.asarray(observed.noise(jacobians)))
-    plain = noise.ndim == 1 and observed.directions is None
+    plain = noise.ndim == 1 and seen is None
+    displacements = centred.fixed - positions
+    if seen is not None:
+        # What is not known of a landmark is no displacement.
+        along = np.einsum("iab,ib->ia", seen, displacements)
+        displacements = np.einsum("iab,ia->ib", seen, along)
     sample = Sample(
         observed=centred,
         scaled=np.asarray(scaled),
         trend=directions,
         start=start,
         positions=positions,
-        displacements=centred.fixed - positions,
+        displacements=displacements,
         basis=np.asarray(directions.basis(positions)),
         noise=noise,
         copies=copies,

@@ -149,24 +149,32 @@ def _unit_matrices(dimension: int) -> list[np.ndarray]:
 
 
 def determined_trend(
-    kind: str, points: np.ndarray, weights: np.ndarray | None = None
+    kind: str,
+    points: np.ndarray,
+    weights: np.ndarray | None = None,
+    known: np.ndarray | None = None,
 ) -> tuple[Trend, int]:
     """The trend that these points determine, and how many directions they leave open.
 
     Collinear or coplanar points, or a single one, do not fix every rotation or
-    shear: those directions are left out.
+    shear: those directions are left out. Nor do points fix what moves them only
+    along directions in which they are not known.
 
     Args:
         kind: of alignment.
         points: (n, d) aligned points, about the origin.
         weights: (n,); points that are listed more than once weigh the less, so that
             the scale of the trend does not depend on it. Default: all the same.
+        known: (n, d, d) the directions along which each point is known, in rows,
+            filled up with zeros. Default: all are.
     """
     full = generators(kind, points.shape[1])
     trend = Trend(full, _root_mean_square(points, weights))
     if not len(full):
         return trend, 0
     basis = np.asarray(trend.basis(points))
+    if known is not None:
+        basis = known @ basis
     design = basis.reshape(-1, len(full))
     mixing = _determined_directions(design)
     kept = np.tensordot(mixing, full, axes=1)

@@ -34,8 +34,9 @@ class Rows(eqx.Module):
         residual: r.
         log_det: log|R|, where R is the covariance of the noise before whitening.
         group: rows that are left out together have the same number, 0, 1, 2, …
-        per_site: how many rows each site has, if every site has as many and they follow each other
-            in the order of the sites; else 0. It allows products block by block.
+        per_site: how many rows each site has, if every site has as many, they are independent, and
+            they follow each other in the order of the sites; else 0. It allows products block by
+            block.
     """
 
     site: Int[Array, " k"]
@@ -118,8 +119,9 @@ class Information(eqx.Module):
 class AbstractObservations(eqx.Module):
     """A kind of observation: its sites, and its rows or its information at their present arrival.
 
-    A kind with very many rows sets `has_rows` to False and gives `information` alone. What needs
-    single rows (leave-one-out, the pathwise model) is then not available.
+    A kind says what its `rows` are; its `information` follows from them. A kind with very many rows
+    sets `has_rows` to False and says what its `information` is instead. What needs single rows
+    (leave-one-out, the pathwise model) is then not available.
     """
 
     sites: eqx.AbstractVar[Float[Array, "n d"]]
@@ -136,14 +138,14 @@ class AbstractObservations(eqx.Module):
         """How many groups of rows can be left out; by default the rows of a site are one."""
         return len(self.sites)
 
-    @abc.abstractmethod
     def rows(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Rows:
-        """The rows at the present arrival of the sites.
+        """The rows at the present arrival of the sites, in every kind that has them.
 
         Args:
             arrived: where the sites are now, mm.
             jacobians: of the whole map, alignment and flow, at the sites.
         """
+        raise NotImplementedError(f"{type(self).__name__} has no rows")
 
     def information(
         self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]

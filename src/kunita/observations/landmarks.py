@@ -37,13 +37,18 @@ class LandmarkObservations(AbstractObservations):
 
     @property
     def noise_sd(self) -> Scalar:
-        """That of the median landmark along a typical axis, mm."""
+        """That of the median landmark along a typical direction of those that are known, mm."""
         total = self.unturned_noise
         xp = namespace(total)
         dimension = total.shape[1]
-        traces = xp.trace(total, axis1=1, axis2=2)
-        typical = xp.median(traces / dimension)
-        sd = xp.sqrt(typical)
+        typical = xp.trace(total, axis1=1, axis2=2) / dimension
+        if self.known_directions is not None:
+            seen = self.known_directions
+            variances = xp.einsum("iab,ibc,iac->i", seen, total, seen)
+            counts = xp.sum(seen**2, axis=(1, 2))  # the rows are of unit length, or zero
+            typical = variances / counts
+        median = xp.median(typical)
+        sd = xp.sqrt(median)
         return xp.asarray(sd)
 
     def noise(self, jacobians: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
@@ -58,6 +63,14 @@ class LandmarkObservations(AbstractObservations):
         if self.moving_noise is None:
             return self.fixed_noise
         return self.fixed_noise + self.moving_noise
+
+    @property
+    def known_directions(self) -> Float[Array, "n d d"] | None:
+        """B, filled up with zeros where a direction is not known; None if all are."""
+        if self.directions is None or self.known is None:
+            return None
+        is_known = _is_known(self.known, self.sites.shape)
+        return is_known[:, :, None] * self.directions
 
     @property
     def known_completely(self) -> np.ndarray:
@@ -135,11 +148,11 @@ def _rows_along_directions(
     d = miss.shape[1]
     landmark = known[:, 0]
     place = known[:, 1]
-    counts = jnp.zeros(miss.shape).at[landmark, place].set(1.0)
+    is_known = _is_known(known, miss.shape)
     turned = jnp.einsum("iab,ibc,idc->iad", directions, noise, directions)
     # What is not known is uncoupled and of unit variance: its rows are left out below, and its
     # part of the factor, the identity, neither reaches the others nor counts in the determinant.
-    both = counts[:, :, None] * counts[:, None, :]
+    both = is_known[:, :, None] * is_known[:, None, :]
     completed = both * turned + (1 - both) * jnp.eye(d)
     factor = numerics.cholesky_small(completed)
     operator = numerics.inverse_small(factor) @ directions
@@ -151,6 +164,17 @@ def _rows_along_directions(
         log_det=_log_det(factor),
         group=landmark,
     )
+
+
+def _is_known(known: Int[Array, "k 2"], shape: tuple[int, ...]) -> Float[Array, "n d"]:
+    """One at every place among the directions of a landmark that is known, else zero."""
+    landmark = known[:, 0]
+    place = known[:, 1]
+    if isinstance(known, np.ndarray):
+        marks = np.zeros(shape)
+        marks[landmark, place] = 1.0
+        return marks
+    return jnp.zeros(shape).at[landmark, place].set(1.0)
 
 
 def _log_det(factor: Float[Array, "n d d"]) -> Scalar:

@@ -7,6 +7,7 @@ import numpy as np
 
 from kunita.checks import NoiseSource, NoisyPairs
 from kunita.data.landmarks import Pairs
+from kunita.fitting import draw_rows
 from kunita.inference.estimation import LEAST_FREEDOM
 from kunita.inference.hyperparameters import (
     GivenParameters,
@@ -80,9 +81,10 @@ def _is_plain(kernel: AbstractProfile) -> bool:
 def _sample(reg: Registration, options: ProfileOptions) -> Sample:
     """The landmarks that were used, or some of very many, as the estimation saw them."""
     rows = np.flatnonzero(reg.used)
-    if len(rows) > options.most_landmarks:
-        mixed = np.random.default_rng(0).permutation(rows)
-        rows = np.sort(mixed[: options.most_landmarks])
+    whole = reg.fixed.known[rows] == reg.fixed.dimension
+    drawn = draw_rows(whole, options.most_landmarks)
+    if drawn is not None:
+        rows = rows[drawn]
     noise = reg.noise[rows] / _noise_scale(reg) ** 2
     marked = NoisyPairs(
         pairs=Pairs(reg.moving.take(rows), reg.fixed.take(rows), reg.pairing, ()),

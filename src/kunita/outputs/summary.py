@@ -8,7 +8,7 @@ import numpy as np
 import kunita
 from kunita import scores
 from kunita.data.image import Image
-from kunita.facts import known_distances
+from kunita.data.landmarks import known_distances
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.leave_out import LeaveOneOut
 from kunita.kernels import AbstractKernel, AbstractProfile
@@ -68,6 +68,7 @@ class LandmarkRows:
     fixed: np.ndarray
     predicted: np.ndarray
     covariances: np.ndarray
+    before: np.ndarray
     residuals: np.ndarray
     loo_errors: np.ndarray
     loo_chi2: np.ndarray
@@ -95,6 +96,7 @@ def landmark_rows(reg: Registration) -> LandmarkRows:
         reg.fixed.points,
         np.asarray(predicted.mean),
         np.asarray(predicted.covariance),
+        known_distances(reg.fixed, reg.moving.points),
         residuals,
         errors,
         squared,
@@ -126,7 +128,6 @@ def summary(
 ) -> Summary:
     """The numbers of a registration; labels are a region of the moving space that matters most."""
     inside = None if labels is None else expected_in_labels(reg, labels)
-    before = np.linalg.norm(reg.fixed.points - reg.moving.points, axis=1)
     return Summary(
         version=kunita.__version__,
         model=reg.model,
@@ -139,7 +140,7 @@ def summary(
         pairing=reg.pairing,
         n_landmarks=int(reg.used.sum()),
         dimension=reg.fixed.dimension,
-        initial_error_mm=float(before[reg.used].mean()),
+        initial_error_mm=float(rows.before[reg.used].mean()),
         residual_mm=float(rows.residuals[reg.used].mean()),
         fle_mm=fle_mm(reg),
         fre_mm=fre_mm(rows.residuals[reg.used]),

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.spatial import KDTree
 
-from kunita.data.landmarks import Landmarks
+from kunita.data.landmarks import Landmarks, known_variances
 from kunita.gaussians import GaussianPoints
 from kunita.jaxrun.doors import ArrayLike
 from kunita.kernels import AbstractKernel, AbstractProfile
@@ -158,9 +158,10 @@ def extrapolation_remarks(targets: Sequence[Target]) -> Iterator[str]:
 
 def fle_mm(reg: Registration) -> float:
     """FLE, mm: the root mean square distance √(tr D) between a mark and what was to be marked, of a
-    pair.
+    pair, along the directions that are known.
     """
-    return float(np.sqrt(np.mean(np.trace(reg.noise[reg.used], axis1=1, axis2=2))))
+    variances = known_variances(reg.fixed, reg.noise)
+    return float(np.sqrt(np.mean(variances[reg.used])))
 
 
 def fre_mm(residuals: np.ndarray) -> float:

@@ -102,12 +102,11 @@ def _slices(found: Maps, layers: Layers, rows: LandmarkRows) -> Drawing:
 
 
 def _errors(rows: LandmarkRows) -> Drawing:
-    before = np.linalg.norm(rows.fixed - rows.moving, axis=1)
     figure = figures.landmark_errors(
-        rows.names, before, rows.residuals, rows.loo_errors, rows.suspect
+        rows.names, rows.before, rows.residuals, rows.loo_errors, rows.suspect
     )
     alt = (
-        f"errors of {len(rows.names)} landmarks: before {np.mean(before):.2g} mm, after "
+        f"errors of {len(rows.names)} landmarks: before {np.mean(rows.before):.2g} mm, after "
         f"{np.mean(rows.residuals):.2g} mm on average; the table below has the numbers"
     )
     caption = (

@@ -64,10 +64,9 @@ def number(value: float | None, text: str | None = None) -> Cell:
 def landmark_table(rows: LandmarkRows) -> Table:
     """What became of every landmark; of very many those that are predicted worst."""
     known = GaussianPoints(rows.predicted, rows.covariances)
-    before = np.linalg.norm(rows.fixed - rows.moving, axis=1)
     pits = 100 * scores.pit(rows.loo_chi2, rows.known)
     numbers = np.stack(
-        [before, rows.residuals, rows.loo_errors, pits, known.std, known.radius(0.95)], axis=1
+        [rows.before, rows.residuals, rows.loo_errors, pits, known.std, known.radius(0.95)], axis=1
     )
     weighted = bool(np.any((rows.weights != 1) & (rows.weights != 0)))
     partial = bool(np.any(rows.known < rows.fixed.shape[1]))
