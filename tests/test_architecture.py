@@ -125,7 +125,6 @@ LARGE_IN_THE_SHELL = {
     "report.planes._landmarks": 279,
     "report.planes.plane_svg": 309,
     "report.readout.readout": 270,
-    "report.tables.landmark_table": 259,
     "results._write_for_others": 399,
     "results.output_names": 251,
     "results.write_results": 282,

@@ -21,9 +21,6 @@ JITTER = 1e-12
 It is the smallest that lets the Gram matrix of a smooth kernel be factored.
 """
 
-SHAPING_JITTER = 1e-9
-"""Where a factor only shapes the coordinates of a search, and the answer does not depend on it."""
-
 COINCIDENT = 1e-6
 """Relative to the extent of a set of points: nearer ones count as the same point."""
 

@@ -88,7 +88,7 @@ class Posterior(eqx.Module):
         """Where moving points go in fixed space, (m, d), and the covariance of each."""
         x = self._check(points)
         if are_many(x):
-            return self._evaluation.predict(x)
+            return self.prepared.predict(x)
         return GaussianPoints(*in_chunks(_predict, self, x))
 
     @door
@@ -105,7 +105,7 @@ class Posterior(eqx.Module):
         """Where fixed points come from, and how certain the registration is *at* them."""
         y = self._check(points)
         if are_many(y):
-            return self._evaluation.preimage(y)
+            return self.prepared.preimage(y)
         x, jacobians, cov = in_chunks(_preimage, self, y)
         self._check_inverse(y, x)
         return Preimage(x, jacobians, cov)
@@ -115,7 +115,7 @@ class Posterior(eqx.Module):
         """Where moving points go: the mean of `predict`."""
         x = self._check(points)
         if are_many(x):
-            return self._evaluation.move(x)
+            return self.prepared.move(x)
         return in_chunks(_mean, self, x)
 
     @door
@@ -123,7 +123,7 @@ class Posterior(eqx.Module):
         """Where fixed points come from: the mean of `inverse`."""
         y = self._check(points)
         if are_many(y):
-            return self._evaluation.move_back(y)
+            return self.prepared.move_back(y)
         x = in_chunks(_invert, self, y)
         self._check_inverse(y, x)
         return x
@@ -140,7 +140,7 @@ class Posterior(eqx.Module):
         """Jacobian of the whole mean map (alignment and flow) at moving points, (m, d, d)."""
         x = self._check(points)
         if are_many(x):
-            return self._evaluation.jacobian(x)
+            return self.prepared.jacobian(x)
         return in_chunks(_jacobian, self, x)
 
     @door
@@ -208,7 +208,7 @@ class Posterior(eqx.Module):
         return whole
 
     @property
-    def _evaluation(self) -> evaluation.Evaluation:
+    def prepared(self) -> evaluation.Evaluation:
         """The same formulas, arranged for very many points; prepared once."""
         kept = self.__dict__.get("_prepared")
         if kept is None:

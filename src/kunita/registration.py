@@ -12,7 +12,7 @@ from kunita import checks
 from kunita.checks import NoisyPairs, Setting
 from kunita.data.landmarks import Landmarks, Pairs, known_variances, match
 from kunita.errors import KunitaWarning, LandmarkError, Outcome
-from kunita.evaluation import Evaluation, prepare
+from kunita.evaluation import Evaluation
 from kunita.facts import Facts, console_summary, facts_of
 from kunita.fitting import FittedPairs, fit_pairs
 from kunita.inference.intervals import EstimatedParameter
@@ -87,7 +87,7 @@ class Registration:
 
     @property
     def iterations(self) -> int:
-        return len(self.history)
+        return sum(line.num_iterations for line in self.history)
 
     @property
     def used_labels(self) -> list[str]:
@@ -133,7 +133,7 @@ class Registration:
     @functools.cached_property
     def evaluation(self) -> Evaluation:
         """The posterior prepared for very many points; `posterior` itself does the same now."""
-        return prepare(self.posterior)
+        return self.posterior.prepared
 
     @functools.cached_property
     def facts(self) -> Facts:

@@ -7,7 +7,7 @@ import pytest
 import kunita
 from kunita.errors import LandmarkError
 from kunita.inference.problem import Problem
-from kunita.inference.solve import solve_small
+from kunita.inference.solve import solve_small_deformation
 from kunita.inference.trend import Alignment, Trend, generators
 from kunita.jaxrun.doors import Array
 from kunita.observations.base import AbstractObservations, Rows
@@ -67,7 +67,7 @@ def fitted(observations):
     """The small-deformation model without an alignment is linear: the closed form is exact."""
     stay = Alignment(np.zeros(2), np.eye(2), np.zeros(2))
     problem = Problem(KERNEL, observations, Trend(generators("none", 2), 1.0))
-    return posterior_from_fit(solve_small(problem, stay), np.zeros(2), "small")
+    return posterior_from_fit(solve_small_deformation(problem, stay), np.zeros(2), "small")
 
 
 def test_every_group_is_predicted_as_without_it():

@@ -53,13 +53,13 @@ def drawn(seed):
 def searched(problem, alignment, tolerance):
     """Where the search over paths ends, as the solver runs it."""
     start = paths.at_rest(STEPS, problem, alignment)
-    point, _ = paths.search_paths(STEPS, 100, problem, start, tolerance)
+    point, _ = paths.search_paths(100, problem, start, tolerance)
     return point
 
 
 def test_the_energy_falls_in_every_step():
     problem = swapped()
-    search = paths.PathGaussNewton(1e-3, STEPS)
+    search = paths.PathGaussNewton(1e-3)
     step = jax.jit(search.step)
     point = search.init(problem, paths.at_rest(STEPS, problem, STAY))
     energies = [float(point.path.energy)]

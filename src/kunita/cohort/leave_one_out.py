@@ -96,7 +96,7 @@ class RepeatedRows:
 
 def with_noise(landmarks: Landmarks, noise_mm: float) -> Landmarks:
     """The same landmarks, all with this standard deviation."""
-    return Landmarks(landmarks.points, landmarks.names, noise_mm**2)
+    return Landmarks(landmarks.points, landmarks.names, noise_mm**2, free=landmarks.free)
 
 
 def register_rows(

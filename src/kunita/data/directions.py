@@ -2,8 +2,9 @@
 
 import numpy as np
 
-SMALLEST_ANGLE = 1e-6
-"""Directions that enclose less than this angle (radians) count as linearly dependent."""
+LEAST_SINGULAR_VALUE = 1e-6
+"""Of unit directions: with a smaller one they count as linearly dependent. Two directions that
+enclose a small angle θ have θ/√2."""
 
 ROUNDING = 1e-14
 """Rows that are orthonormal up to this are left as they are, to the last bit."""
@@ -16,7 +17,7 @@ def directions_flaw(directions: np.ndarray) -> str | None:
     if not np.all(np.any(directions, axis=1)):
         return "zero"
     smallest = _singular_values(_unit_rows(directions)).min(initial=1.0)
-    if smallest < SMALLEST_ANGLE:
+    if smallest < LEAST_SINGULAR_VALUE:
         return "linearly dependent"
     return None
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from kunita import numerics
+from kunita.inference.gauss_newton import SLACK
 from kunita.inference.path_space import AbstractPathSpace, linearise
 from kunita.inference.problem import (
     Problem,
@@ -27,6 +28,15 @@ from kunita.inference.problem import (
 from kunita.inference.search import AbstractHostPoint, AbstractSearch, Truth, branch
 from kunita.jaxrun.doors import Scalar
 from kunita.jaxrun.programs import compiled
+
+LEAST_SLACK = 1e-12
+"""Nats by which the energy may rise in a step, beside `SLACK`: where it is zero itself."""
+
+GMRES_TOLERANCE = 1e-3
+"""Of the residual in a step by products. What is left is corrected in the next step."""
+
+GMRES_DIRECTIONS = 20
+"""The most products in such a step."""
 
 SHORTEST = 0.125
 """The shortest step that is tried, as a fraction of the whole one."""
@@ -90,8 +100,8 @@ def newton_step_by_products(problem: Problem, state: State, linear: AbstractPath
     residual, _ = jax.scipy.sparse.linalg.gmres(
         product,
         in_mm(state.residual, state.local_variance, unit),
-        tol=1e-3,
-        restart=20,
+        tol=GMRES_TOLERANCE,
+        restart=GMRES_DIRECTIONS,
         maxiter=1,
         solve_method="incremental",
     )
@@ -156,8 +166,8 @@ class ExactNewton(AbstractSearch[Pursuit]):
 
 def closes(old: State, new: State, share: Scalar) -> Truth:
     """Whether a trial takes this share off the residual and does not raise the energy."""
-    slack = 1e-9 * abs(old.energy)
-    limit = old.energy + slack + 1e-12
+    slack = SLACK * abs(old.energy) + LEAST_SLACK
+    limit = old.energy + slack
     descends = new.compared_energy <= limit
     target = (1 - share) * old.residual_mm
     closer = new.residual_mm <= target

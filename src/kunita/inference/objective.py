@@ -26,7 +26,9 @@ def shooting_energy(
     momenta: Float[Array, "n d"],
     times: Float[Array, " t"],
 ) -> Scalar:
-    """The energy as a function of where the geodesic starts, the noise that of a map at rest.
+    """The energy as a function of where the geodesic starts.
+
+    Noise of the moving points counts as if the map did not turn or stretch it.
 
     Its gradient in p₀ is B_qᵀ(λ − Hᵀr), with B_q = ∂q(1)/∂p₀ and λ = p(1).
     """

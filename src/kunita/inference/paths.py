@@ -253,11 +253,9 @@ class PathGaussNewton(AbstractSearch[PathPoint]):
 
     Args:
         tolerance: where it ends, mm.
-        num_steps: T, time steps of the path; it has 2T + 1 instants.
     """
 
     tolerance: Scalar
-    num_steps: int = eqx.field(static=True, default=8)
 
     def init(self, problem: Problem, start: VelocityPath) -> PathPoint:
         return PathPoint(
@@ -347,11 +345,14 @@ def blend(
     path = around.path
     centres = at_anchors(problem, path.positions)
     best = _best_momenta(problem, around, dual)
-    velocities = at_anchors(problem, path.velocities)
-    present = least_field(problem.kernel, centres, velocities)
-    # A whole step does not need the present field, whose projection rounding can spoil.
-    kept = jnp.where(length < 1, (1 - length) * present.momenta, 0.0)
-    momenta = kept + length * best
+
+    def shorter() -> Float[Array, "t c d"]:
+        velocities = at_anchors(problem, path.velocities)
+        present = least_field(problem.kernel, centres, velocities)
+        return (1 - length) * present.momenta + length * best
+
+    # A whole step does not need the present field: it takes long, and rounding can spoil it.
+    momenta = jax.lax.cond(length < 1, shorter, lambda: best)
     return PathField(centres, momenta)
 
 
@@ -435,12 +436,12 @@ def next_length(length: Scalar, gain: Scalar) -> Scalar:
     return jnp.minimum(1.0, length * factor)
 
 
-@compiled(static=2)
+@compiled(static=1)
 def search_paths(
-    num_steps: int, max_steps: int, problem: Problem, start: VelocityPath, tolerance: Scalar
+    max_steps: int, problem: Problem, start: VelocityPath, tolerance: Scalar
 ) -> tuple[PathPoint, Array]:
     """The whole search as one program; also says how many steps it made."""
-    search = PathGaussNewton(tolerance, num_steps)
+    search = PathGaussNewton(tolerance)
     return run_compiled(search, problem, start, max_steps)
 
 

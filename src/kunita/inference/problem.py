@@ -337,9 +337,10 @@ def no_step(problem: Problem) -> Step:
 def look_first(
     problem: Problem, alignment: Alignment, momenta: Float[Array, "n d"], times: Float[Array, " t"]
 ) -> State:
-    """Where a search begins: no state is before it, so the alignment alone stands for that.
+    """The state where a search begins.
 
-    With Jacobians from before, as in every later step, one program serves all of them.
+    A look compares energies with the noise of the state before. Here there is none, and the
+    alignment takes its place, so that one program serves the first look and all others.
     """
     sites = problem.observations.sites
     shape = (*sites.shape, sites.shape[1])

@@ -148,24 +148,27 @@ def aligned_sample(
     centred = observed.about(origin)
     noise = isotropic(np.asarray(observed.noise(jacobians)))
     plain = noise.ndim == 1 and seen is None
-    displacements = centred.fixed - positions
-    if seen is not None:
-        # What is not known of a landmark is no displacement.
-        along = np.einsum("iab,ib->ia", seen, displacements)
-        displacements = np.einsum("iab,ia->ib", seen, along)
     sample = Sample(
         observed=centred,
         scaled=np.asarray(scaled),
         trend=directions,
         start=start,
         positions=positions,
-        displacements=displacements,
+        displacements=_along_known(seen, centred.fixed - positions),
         basis=np.asarray(directions.basis(positions)),
         noise=noise,
         copies=copies,
         rows=None if plain else rows_at(centred, positions, jacobians),
     )
     return Aligned(sample, origin, open_directions)
+
+
+def _along_known(seen: np.ndarray | None, displacements: np.ndarray) -> np.ndarray:
+    """(n, d) displacements without what is not known of a landmark."""
+    if seen is None:
+        return displacements
+    along = np.einsum("iab,ib->ia", seen, displacements)
+    return np.einsum("iab,ia->ib", seen, along)
 
 
 rows_at = compiled(LandmarkObservations.rows, hasty=FEW_LANDMARKS)

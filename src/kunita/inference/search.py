@@ -53,12 +53,21 @@ HostPoint = TypeVar("HostPoint", bound=AbstractHostPoint)
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """One line of the solver's log."""
+    """One line of the solver's log: a step that was taken, or several inside one program.
+
+    Args:
+        method: which search made it.
+        energy: after it.
+        gap_mm: the largest residual of the optimality conditions after it, mm.
+        num_steps: time steps of the flow.
+        num_iterations: how many steps the line stands for.
+    """
 
     method: str
     energy: float
     gap_mm: float
     num_steps: int
+    num_iterations: int = 1
 
 
 def run(

@@ -208,7 +208,7 @@ class Fit:
 
     @property
     def iterations(self) -> int:
-        return len(self.history)
+        return sum(line.num_iterations for line in self.history)
 
     @functools.cached_property
     def linear(self) -> AbstractPathSpace:
@@ -439,9 +439,7 @@ def search_by_paths(going: SolverRun, alignment: Alignment, best: State, near: f
         path = paths.at_rest(num_steps, problem, alignment)
         for share in options.path_rounds:
             tolerance = share * problem.noise_sd
-            point, count = paths.search_paths(
-                num_steps, options.max_path_iterations, problem, path, tolerance
-            )
+            point, count = paths.search_paths(options.max_path_iterations, problem, path, tolerance)
             path = point.path
             state = _shot(going, point, int(count))
             state = going.newton(problem, state, near, options.search_drift)
@@ -454,7 +452,7 @@ def search_by_paths(going: SolverRun, alignment: Alignment, best: State, near: f
 
 
 def _shot(going: SolverRun, point: paths.PathPoint, count: int) -> State:
-    """The geodesic that a velocity path stands for, and lines for its steps in the log."""
+    """The geodesic that a velocity path stands for, and one line for its steps in the log."""
     problem = going.problem
     times = numerics.time_grid(shooting.DEFAULT_STEPS)
     momenta = paths.momenta_of(point)
@@ -466,8 +464,10 @@ def _shot(going: SolverRun, point: paths.PathPoint, count: int) -> State:
         energy=float(point.path.energy),
         gap_mm=float(point.residual_mm),
         num_steps=num_steps,
+        num_iterations=count,
     )
-    going.log.extend([line] * count)
+    going.log.append(line)
+    going.exhausted = count == going.options.max_path_iterations
     return state
 
 
@@ -547,7 +547,9 @@ def _truncation_mm(
 # ---------------------------------------------------------------------- the small-deformation model
 
 
-def solve_small(problem: Problem, alignment: Alignment, options: SolverOptions = THOROUGH) -> Fit:
+def solve_small_deformation(
+    problem: Problem, alignment: Alignment, options: SolverOptions = THOROUGH
+) -> Fit:
     """The small-deformation model: regression, the alignment refined until it stands still.
 
     Linear but for the rotation, so a few rounds suffice.
@@ -588,6 +590,6 @@ def solve_model(
 ) -> Fit:
     """The fit of a model: of the small-deformation model, or of a flow."""
     if model == "small":
-        return solve_small(problem, alignment, options)
+        return solve_small_deformation(problem, alignment, options)
     whole = dataclasses.replace(problem, whole=model == "pathwise")
     return solve(whole, alignment, momenta, options)

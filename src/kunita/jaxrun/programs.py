@@ -73,7 +73,7 @@ def compiled(
         function: of trees of arrays.
         static: how many of the first arguments are no arrays; their `repr` tells them apart.
         hasty: if no argument has more numbers than this, compiling takes longer than running, and
-            is done in haste.
+            a program that is kept is compiled in haste.
         options: of XLA.
     """
     if function is None:
@@ -129,8 +129,9 @@ class _Program:
         self.runnable: Runnable | None = None
 
     def __call__(self, store: ProgramStore, leaves: Leaves) -> Any:
-        if self.runnable is None:
-            self.runnable = self._load(store)
+        if self.runnable is not None:
+            return _run(self.runnable, leaves)
+        self.runnable = self._load(store)
         if self.runnable is not None:
             # A kept program that cannot be run is compiled again.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
