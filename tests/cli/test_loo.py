@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cli.cases import kunita_command
+from cohorts import three_cases
 from kunita.cohort.study import PAPER, Trained, study
 from kunita.cohort.study_findings import OWN, Learning
 from kunita.errors import ExitStatus
@@ -18,7 +19,6 @@ from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.prior_files import write_prior
 from kunita.kernels import Gaussian
 from kunita.loo import FILES, Settings, experiment_of, unconverged
-from kunita.phantoms.cohorts import generated_cohort
 from kunita.prior import Prior
 
 METHODS = ["none", "rigid", "affine", "tps", "paper", "small", OWN]
@@ -29,7 +29,7 @@ TEXTS = [name for name in FILES if name.endswith((".csv", ".json"))]
 def table(tmp_path_factory):
     """Three generated cases of twelve landmarks, as a user has them."""
     folder, rows = tmp_path_factory.mktemp("cohort"), ["case\tmoving\tfixed"]
-    for case in generated_cohort(3, counts=(12, 12)):
+    for case in three_cases():
         for side in ("moving", "fixed"):
             write_landmarks(folder / f"{case.name}_{side}.csv", getattr(case, side))
         rows.append(f"{case.name}\t{case.name}_moving.csv\t{case.name}_fixed.csv")
@@ -38,13 +38,34 @@ def table(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(table, tmp_path_factory):
-    """A run in one process; programs that other tests compiled in another way are forgotten first."""
-    # A fixture of a module is made before those of its first test, which would set this.
+def unoptimised():
+    """A fixture of a module is made before those of its first test, which would set this."""
     jax.config.update("jax_disable_most_optimizations", True)
-    jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def finished(table, unoptimised, tmp_path_factory):
+    """A run in one process."""
     out = tmp_path_factory.mktemp("loo") / "new"
     return out, kunita_command("loo", table, "--out", out, "--fast", "--json")
+
+
+@pytest.fixture(scope="module")
+def prior(tmp_path_factory):
+    """The file of a prior, so that nothing needs to be learned."""
+    path = tmp_path_factory.mktemp("prior") / "prior.json"
+    write_prior(path, Prior(Gaussian(30.0, 2.0), 0.9, cases=("x", "y")))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished_with_prior(table, prior, unoptimised, tmp_path_factory):
+    """A run in one process with a given prior; programs that other tests compiled in another way
+    are forgotten first."""
+    jax.clear_caches()
+    out = tmp_path_factory.mktemp("given") / "new"
+    words = ("--fast", "--common-noise", "--no-report")
+    return out, kunita_command("loo", table, "--out", out, "--prior", prior, *words)
 
 
 def rows(path):
@@ -94,7 +115,7 @@ def test_the_page_has_every_case_and_the_checksums_of_what_went_in(finished, tab
     out, ended = finished
     page = (out / "report.html").read_text(encoding="utf-8")
     assert json.loads(ended.out)["report"] == str(out / "report.html")
-    for k, case in enumerate(generated_cohort(3, counts=(12, 12))):
+    for k, case in enumerate(three_cases()):
         assert f'id="case-{k + 1}"><summary><b>{case.name}</b>' in page
         for side in ("moving", "fixed"):
             assert (
@@ -103,42 +124,33 @@ def test_the_page_has_every_case_and_the_checksums_of_what_went_in(finished, tab
             )
 
 
-def test_without_a_report_an_earlier_one_does_not_stay(finished, table, tmp_path):
+def test_without_a_report_an_earlier_one_does_not_stay(finished, table, prior, tmp_path):
     out = tmp_path / "again"
     shutil.copytree(finished[0], out)
     (out / "mine.txt").write_text("mine")
-    ended = kunita_command("loo", table, "--out", out, "--fast", "--overwrite", "--no-report")
+    words = ("--fast", "--overwrite", "--no-report", "--prior", prior)
+    ended = kunita_command("loo", table, "--out", out, *words)
     assert ended.status == ExitStatus.DONE, ended.err
     assert {path.name for path in out.iterdir()} == {*FILES, "mine.txt"} - {"report.html"}
     assert "report.html" not in json.loads((out / "loo.json").read_text(encoding="utf-8"))["files"]
     assert "look at" not in ended.out
 
 
-def test_processes_change_no_byte(finished, table, tmp_path):
-    out, _ = finished
-    ended = kunita_command(
-        "loo", table, "--out", tmp_path / "spread", "--fast", "--quiet", "--workers", "2"
-    )
+def test_processes_change_no_byte(finished_with_prior, table, prior, tmp_path):
+    """Of what is left out: priors are learned in one process in any case."""
+    out, _ = finished_with_prior
+    words = ("--fast", "--common-noise", "--no-report", "--quiet", "--workers", "2")
+    ended = kunita_command("loo", table, "--out", tmp_path / "spread", "--prior", prior, *words)
     assert ended.status == ExitStatus.DONE, ended.err
     for name in TEXTS:
         assert (tmp_path / "spread" / name).read_bytes() == (out / name).read_bytes(), name
 
 
-def test_a_given_prior_serves_all_cases_and_nothing_is_learned(table, tmp_path):
-    write_prior(tmp_path / "prior.json", Prior(Gaussian(30.0, 2.0), 0.9, cases=("x", "y")))
-    ended = kunita_command(
-        "loo",
-        table,
-        "--out",
-        tmp_path / "new",
-        "--prior",
-        tmp_path / "prior.json",
-        "--fast",
-        "--common-noise",
-    )
+def test_a_given_prior_serves_all_cases_and_nothing_is_learned(finished_with_prior):
+    out, ended = finished_with_prior
     assert ended.status == ExitStatus.DONE, ended.err
     assert "nothing was learned here" in ended.out
-    own = [row for row in rows(tmp_path / "new" / "cases.csv") if row["method"] in ("small", OWN)]
+    own = [row for row in rows(out / "cases.csv") if row["method"] in ("small", OWN)]
     learned = {
         (row["length_scale_mm"], row["amplitude_mm"], row["noise_mm"], row["learned_on"])
         for row in own
@@ -183,7 +195,7 @@ def test_a_table_that_is_not_there_is_refused(tmp_path):
 
 
 def test_fits_that_did_not_converge_are_counted():
-    cases = generated_cohort(3, counts=(12, 12))
+    cases = three_cases()
     methods = [Trained(name, (PAPER,) * 3, bare=True) for name in ("paper", OWN)]
     found = study(cases, methods, exact=False)
     whole = experiment_of(found, Settings("cases.tsv"), Learning.GIVEN)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import kunita
+from cohorts import NUM_LANDMARKS as N
+from cohorts import three_cases as cohort
 from kunita.cohort.leave_one_out import refit_without_all, register_rows
 from kunita.cohort.study import PAPER, Trained, region_of, study, without_covariances
 from kunita.cohort.study_findings import OWN, Learning, findings
@@ -24,19 +26,12 @@ from kunita.cohort.study_tables import (
 from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks
 from kunita.errors import LandmarkError
-from kunita.phantoms.cohorts import generated_cohort
 from kunita.prior import Prior
 from kunita.scores import case_draws
 
-N = 12
 PRIOR = Prior(kernel=kunita.Gaussian(40.0, 2.0), noise_mm=0.7, cases=("a", "b"))
 METHODS = ("none", "rigid", "affine", "tps", "paper", "small", OWN)
 DRAWS = case_draws(3, 0)
-
-
-@functools.cache
-def cohort():
-    return generated_cohort(3, counts=(N, N))
 
 
 @functools.cache

@@ -107,21 +107,3 @@ def browser():
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield running
         running.close()
-
-
-@pytest.fixture(scope="session")
-def cohort_result(tmp_path_factory):
-    """Leave-one-out over three small cases, in closed form."""
-    folder = tmp_path_factory.mktemp("cohort")
-    rng, rows = np.random.default_rng(0), ["case\tmoving\tfixed"]
-    for k, name in enumerate(("first", HOSTILE[0], "third")):
-        moving, fixed = (points.points + 0.3 * rng.normal(size=(16, 3)) for points in landmarks())
-        for side, points in (("moving", moving), ("fixed", fixed)):
-            write_landmarks(folder / f"{k}_{side}.mrk.json", named(points, landmarks()[0].names))
-        rows.append(f"{name}\t{k}_moving.mrk.json\t{k}_fixed.mrk.json")
-    (folder / "cases.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    ended = kunita_command(
-        "loo", folder / "cases.tsv", "--out", folder / "left_out", "--fast", "--quiet"
-    )
-    assert ended.status == 0, ended.err
-    return folder / "left_out"

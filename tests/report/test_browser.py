@@ -16,6 +16,7 @@ import kunita.report.page
 from kunita.errors import InverseError
 from kunita.outputs.targets import remoteness
 from kunita.report.result import read_subject, write_report
+from report.cohort_pages import made
 from report.conftest import HOSTILE
 
 KINDS = ("volume_result", "flat_result", "bare_result")
@@ -528,7 +529,8 @@ def test_a_browser_without_webgl_says_so_and_shows_the_rest(browser, volume_resu
     context.close()
 
 
-def test_the_page_of_a_cohort_opens_and_its_links_open_their_cases(browser, cohort_result):
+def test_the_page_of_a_cohort_opens_and_its_links_open_their_cases(browser, tmp_path):
+    (tmp_path / "report.html").write_text(made("study"), encoding="utf-8")
     with contextlib.ExitStack() as stack:
         context = browser.new_context(viewport={"width": 390, "height": 800}, offline=True)
         stack.callback(context.close)
@@ -539,7 +541,7 @@ def test_the_page_of_a_cohort_opens_and_its_links_open_their_cases(browser, coho
         )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
-        page.goto((cohort_result / "report.html").as_uri())
+        page.goto((tmp_path / "report.html").as_uri())
         assert page.evaluate(TOO_WIDE) <= 0
         for title in ("Best case", "Worst case"):
             link = page.locator(".tile", has_text=title).locator("a")

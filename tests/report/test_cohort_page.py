@@ -1,87 +1,21 @@
 """The pages of a cohort: one file that asks for nothing, whose links lead somewhere, and in which
 names are text."""
 
-import dataclasses
-import functools
 import re
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
-import kunita
-from kunita.cohort.baselines import rigid, without_each
-from kunita.cohort.prior import Lesson, cohort_profile
-from kunita.cohort.study import PAPER, Trained, held_by_prior, study, without_covariances
-from kunita.cohort.study_findings import OWN, Learning
+from cohorts import NUM_LANDMARKS
+from kunita.cohort.prior import cohort_profile
+from kunita.cohort.study_findings import OWN
 from kunita.cohort.study_tables import Collected, coverage_band
-from kunita.data.landmarks import Landmarks
 from kunita.figures.cohort import LONGEST_NAME
 from kunita.figures.themed import VARIABLES, shortened, text_width
-from kunita.inference.intervals import EstimatedParameter
-from kunita.loo import Settings, experiment_of
-from kunita.phantoms.cohorts import generated_cohort
-from kunita.prior import Prior
 from kunita.report.cohort_answer import calibration_badge
-from kunita.report.cohort_page import Learned, Studied, prior_page, study_page
 from kunita.scores import case_draws
-
-N = 12
-HOSTILE = (
-    "<script>alert(1)</script>",
-    'case-2" onclick="alert(2)',
-    "#case-1 & {{ 7 * 7 }} </title>",
-)
-CHOSEN = (
-    EstimatedParameter("length scale", 40.0, 25.0, 61.0, True),
-    EstimatedParameter("amplitude", 2.0, 1.0, 4.0, True),
-)
-PRIOR = Prior(kunita.Gaussian(40.0, 2.0), 0.7, cases=HOSTILE, num_landmarks=3 * N, chosen=CHOSEN)
-ORIGIN = {
-    "created": "2020-01-01T00:00:00+00:00", "command": "kunita loo '<b>.tsv'", "software": {"kunita": "0"},
-    "inputs": {"<i>case</i>: moving": {"path": "/a/<u>.csv", "bytes": 3, "sha256": "0" * 64}},
-}  # fmt: skip
-
-
-@functools.cache
-def cohort():
-    """Cases, and landmarks, under names that no page should believe."""
-    named = lambda side: Landmarks(side.points, tuple(f"<img src=x onerror={i}>" for i in range(N)))
-    return tuple(
-        dataclasses.replace(
-            without_covariances(case), name=name, moving=named(case.moving), fixed=named(case.fixed)
-        )
-        for case, name in zip(generated_cohort(3, counts=(N, N)), HOSTILE, strict=True)
-    )
-
-
-@functools.cache
-def studied():
-    small = dataclasses.replace(PRIOR, model="small")
-    methods = (("paper", PAPER, True), ("small", small, False), (OWN, PRIOR, False))
-    found = study(
-        cohort(), [Trained(name, (prior,) * 3, bare) for name, prior, bare in methods], exact=False
-    )
-    return Studied(
-        experiment_of(found, Settings("<b>.tsv", exact=False), Learning.GIVEN),
-        found,
-        Learning.GIVEN,
-        ORIGIN,
-    )
-
-
-@functools.cache
-def learned():
-    held = tuple(held_by_prior(case, PRIOR, N) for case in cohort())
-    pairs = [(case.moving.points, case.fixed.points) for case in cohort()]
-    aligned = tuple(np.linalg.norm(f - without_each(rigid, m, f), axis=1) for m, f in pairs)
-    profile = cohort_profile(cohort(), PRIOR)
-    return Learned("<b>.tsv", PRIOR, Lesson(), cohort(), held, aligned, profile, ORIGIN)
-
-
-@functools.cache
-def made(kind):
-    return study_page(studied()) if kind == "study" else prior_page(learned())
+from report.cohort_pages import HOSTILE, PRIOR, cohort, learned, made, studied
 
 
 class Read(HTMLParser):
@@ -135,7 +69,7 @@ def test_the_best_and_the_worst_case_are_linked_to_their_landmarks(kind):
             .partition("</details>")[0]
         )
         assert HOSTILE[k] in "".join(Read(section).texts)
-        assert section.count("<tr") == N + 1
+        assert section.count("<tr") == NUM_LANDMARKS + 1
 
 
 @pages
