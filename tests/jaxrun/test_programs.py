@@ -3,6 +3,7 @@ cannot be used."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -56,8 +57,16 @@ def expected():
     return run()["found"]
 
 
-def test_a_second_process_computes_the_same_and_traces_nothing(expected, tmp_path):
-    first, second = run(tmp_path), run(tmp_path)
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """The folder that a first process left its programs in, and what it found."""
+    folder = tmp_path_factory.mktemp("programs")
+    return folder, run(folder)
+
+
+def test_a_second_process_computes_the_same_and_traces_nothing(expected, first):
+    folder, first = first
+    second = run(folder)
     assert (first["traced"], second["traced"]) == (4, 0)
     np.testing.assert_allclose(first["found"], expected, rtol=1e-13)
     assert second["found"] == first["found"]
@@ -72,16 +81,17 @@ def one_bit(content):
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-def test_what_cannot_be_read_or_written_is_made_again(expected, tmp_path):
-    run(tmp_path)
-    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+def test_what_cannot_be_read_or_written_is_made_again(expected, first, tmp_path):
+    folder = tmp_path / "spoiled"
+    shutil.copytree(first[0], folder)
+    kept = [path for path in folder.rglob("*") if path.is_file()]
     assert len(kept) == 4
     for path, spoil in zip(kept, (cut, one_bit, one_bit, cut), strict=True):
         path.write_bytes(spoil(path.read_bytes()))
-    again = run(tmp_path)
+    again = run(folder)
     assert again["traced"] == 4
     np.testing.assert_allclose(again["found"], expected, rtol=1e-13)
-    assert run(tmp_path)["traced"] == 0
+    assert run(folder)["traced"] == 0
     nowhere = tmp_path / "file"
     nowhere.write_text("not a folder", encoding="utf-8")
     assert run(nowhere)["found"] == again["found"]
