@@ -109,7 +109,7 @@ def test_uncertainty_falls_as_smoothness_rises_where_amplitude_and_noise_are_hel
 
 AMPLITUDE_MM, DRAWS, LARGEST = 2.0, 30, 11
 """Of draws from the prior itself, in as many rows as the cases of the experiment: one program
-serves both."""
+serves both. With 20 draws the regions of twice the amplitude are not seen to be too large."""
 
 
 def drawn(seed: int) -> Case:
@@ -141,7 +141,8 @@ def _left_out(one: Case, amplitude_mm: float):
 
 def _errors_off(shares: np.ndarray) -> np.ndarray:
     """(levels,) by how many standard errors, over draws, coverage is more than what was promised."""
-    return (shares.mean(axis=0) - LEVELS) / (shares.std(axis=0, ddof=1) / np.sqrt(DRAWS))
+    standard_errors = shares.std(axis=0, ddof=1) / np.sqrt(DRAWS)
+    return (shares.mean(axis=0) - LEVELS) / standard_errors
 
 
 def test_regions_are_as_full_as_they_say_under_the_prior_of_the_truth():
@@ -349,9 +350,9 @@ def test_settings_cover_what_the_paper_covers():
 
 
 def test_generated_cases_are_those_that_the_settings_state():
-    cases = cases_of(Generated(2, seed=4, counts=(6, 8), image_spacing_mm=None))
-    assert len(cases) == 2
-    assert all(6 <= len(one) <= 8 and not one.has_images for one in cases)
+    [one] = cases_of(Generated(1, seed=4, counts=(6, 8), image_spacing_mm=None))
+    assert 6 <= len(one) <= 8
+    assert not one.has_images
 
 
 @pytest.mark.parametrize(
