@@ -4,15 +4,12 @@ hold it."""
 import json
 from argparse import Namespace
 
-import pytest
-
 from kunita.console import Console
 from kunita.demo import FILES, run
 from kunita.phantoms.brain_shift import brain_shift
 from kunita.results import Request, output_names
 
 
-@pytest.mark.slow
 def test_the_demo_runs_end_to_end_and_its_numbers_are_those_of_the_truth(tmp_path, capsys):
     """The same case on coarse voxels: truth and landmarks do not depend on them."""
     args = Namespace(out=tmp_path, seed=0, overwrite=False, quiet=False, json=False)
