@@ -1,5 +1,6 @@
 """A full disk and a kill: the earlier result stays whole, and the next run tidies up."""
 
+import contextlib
 import json
 import math
 import os
@@ -42,29 +43,28 @@ def earlier(result, tmp_path):
     return out
 
 
-@pytest.fixture
-def small_disk():
-    """A function that limits the size of files; the limit goes with the test. Compiled programs,
-    which it would cut off, are not kept."""
-    before, handler = (
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
-    )
+@contextlib.contextmanager
+def small_disk(size):
+    """Limits the size of files, for no longer than a command: pytest's own output may go to a file.
+    Compiled programs, which it would cut off, are not kept."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     kept = jax.config.jax_persistent_cache_min_compile_time_secs
     jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", kept)
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", kept)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.mark.parametrize("size", [100, 20_000, 80_000])
-def test_no_space_for_the_record_is_one_line_and_the_earlier_result_stays(
-    size, case, earlier, small_disk
-):
+def test_no_space_for_the_record_is_one_line_and_the_earlier_result_stays(size, case, earlier):
     before = contents(earlier)
-    small_disk(size)
-    ended = kunita_command(*words(case, earlier))
+    with small_disk(size):
+        ended = kunita_command(*words(case, earlier))
     assert ended.status == ExitStatus.REFUSED
     assert (
         ended.err
@@ -93,12 +93,10 @@ WRITERS = {
 
 
 @pytest.mark.parametrize(("command", "size"), WRITERS.values(), ids=WRITERS)
-def test_no_space_for_a_file_is_one_line_and_leaves_nothing(
-    command, size, case, result, tmp_path, small_disk
-):
+def test_no_space_for_a_file_is_one_line_and_leaves_nothing(command, size, case, result, tmp_path):
     typed = [part.format(case=case, result=result, out=tmp_path) for part in command.split()]
-    small_disk(size)
-    ended = kunita_command(*typed, "--quiet")
+    with small_disk(size):
+        ended = kunita_command(*typed, "--quiet")
     assert ended.status == ExitStatus.REFUSED
     assert ended.err.startswith(f"kunita: error: {tmp_path}/")
     assert "cannot be written" in ended.err
