@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pytest
 
 import kunita
 from kunita import numerics
@@ -20,12 +21,21 @@ KERNELS = {
 }
 
 
-CASES = {
-    **{f"{name}-2d": (kernel, 2) for name, kernel in KERNELS.items()},
-    "gaussian-3d": (KERNELS["gaussian"], 3),
-    "matern52-3d": (KERNELS["matern52"], 3),
-}
-"""Every kernel in 2-D, two of them in 3-D: what the laws of the flow are checked on."""
+CASES = [
+    pytest.param(KERNELS["gaussian"], 2, id="gaussian-2d"),
+    pytest.param(KERNELS["matern32"], 2, id="matern32-2d"),
+    pytest.param(KERNELS["rational"], 2, id="rational-2d"),
+    pytest.param(KERNELS["sum"], 2, id="sum-2d"),
+    pytest.param(KERNELS["matern52"], 3, id="matern52-3d"),
+    pytest.param(KERNELS["matern52"], 2, id="matern52-2d", marks=pytest.mark.soak),
+    pytest.param(KERNELS["matern72"], 2, id="matern72-2d", marks=pytest.mark.soak),
+    pytest.param(KERNELS["gaussian"], 3, id="gaussian-3d", marks=pytest.mark.soak),
+]
+"""Every kernel in 2-D, two of them in 3-D: what the laws of the flow are checked on.
+
+Kernels differ by their profiles alone, which have tests of their own. So the suite has the smoothest,
+the roughest, the one with a parameter more, a sum, and one in 3-D.
+"""
 
 
 def random_phase(seed, n=12, d=2, size=6.0, strength=0.35):

@@ -11,7 +11,7 @@ from kunita.errors import ArgumentError
 from kunita.flow import shooting
 from problems import CASES, KERNELS, random_phase, rotation
 
-cases = pytest.mark.parametrize(("kernel", "d"), CASES.values(), ids=CASES)
+cases = pytest.mark.parametrize(("kernel", "d"), CASES)
 both = pytest.mark.parametrize("d", [2, 3])
 KERNEL = KERNELS["gaussian"]
 
