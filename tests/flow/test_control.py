@@ -11,6 +11,8 @@ import pytest
 import kunita
 from kunita import numerics
 from kunita.flow import control, shooting, transport
+from kunita.jaxrun.doors import to_numpy
+from kunita.jaxrun.programs import compiled
 from problems import KERNELS
 
 KERNEL = kunita.Gaussian(30.0, 4.0)
@@ -26,19 +28,23 @@ def many(n=60):
     return q, 0.02 * rng.normal(size=(n, 2))
 
 
+guided_geodesic = compiled(control.guided_geodesic)
+carriers_of = compiled(control.carriers_of)
+
+
 @functools.cache
 def guided(remainder):
     q, p = many()
     controls = next(control.choose_controls(KERNEL, q, np.ones(len(q)), [remainder], len(q)))
     with jax.enable_x64(True):
-        landmarks = jax.jit(control.guided_geodesic)(KERNEL, q, p, controls, TIMES)
-        return controls, (landmarks, control.carriers_of(KERNEL, landmarks, controls))
+        landmarks = guided_geodesic(KERNEL, q, p, controls, TIMES)
+        return controls, (landmarks, carriers_of(KERNEL, landmarks, controls))
 
 
 @functools.cache
 def exact():
     with jax.enable_x64(True):
-        return shooting.geodesic_jit(KERNEL, *many(), TIMES)
+        return to_numpy(shooting.geodesic_jit(KERNEL, *many(), TIMES))
 
 
 @pytest.mark.parametrize("remainder", [1.0, 1e-3])
@@ -75,10 +81,9 @@ def test_fewer_control_points_are_the_first_of_more():
 
 def test_with_every_landmark_a_control_point_the_flow_is_the_geodesic():
     q, p = many(12)
-    with jax.enable_x64(True):
-        landmarks = control.guided_geodesic(KERNEL, q, p, np.arange(12), TIMES)
-        carriers = control.carriers_of(KERNEL, landmarks, np.arange(12))
-        plain = shooting.geodesic(KERNEL, q, p, TIMES)
+    landmarks = guided_geodesic(KERNEL, q, p, np.arange(12), TIMES)
+    carriers = carriers_of(KERNEL, landmarks, np.arange(12))
+    plain = shooting.geodesic_jit(KERNEL, q, p, TIMES)
     # the Gram matrix is solved with a jitter of 1e-12 and a condition that multiplies it
     for one, other in (
         (landmarks.positions, plain.positions),
@@ -92,11 +97,10 @@ def test_with_every_landmark_a_control_point_the_flow_is_the_geodesic():
 @pytest.mark.parametrize("remainder", [10.0, 0.1])
 def test_the_error_of_truncation_is_what_is_said_of_it(remainder):
     _, (landmarks, carriers) = guided(remainder)
-    with jax.enable_x64(True):
-        said = control.displacement_by_truncation(
-            KERNEL, numerics.simpson_weights(TIMES), landmarks, carriers
-        )
-    error = np.asarray(exact().positions[-1] - landmarks.positions[-1])
+    said = control.displacement_by_truncation(
+        KERNEL, numerics.simpson_weights(TIMES), landmarks, carriers
+    )
+    error = exact().positions[-1] - landmarks.positions[-1]
     assert np.abs(error).max() > 1e-8  # there is one
     assert np.abs(said - error).max() < 0.2 * np.abs(error).max()  # the rest is of second order
 
@@ -113,11 +117,8 @@ def test_momentum_goes_with_the_flow_and_measures_the_time_steps():
     controls, _ = guided(0.1)
     drifts = []
     for steps in (4, 8, 16):
-        with jax.enable_x64(True):
-            landmarks = control.guided_geodesic(
-                KERNEL, *many(), controls, numerics.time_grid(steps)
-            )
-            drifts.append(float(landmarks.drift))
+        landmarks = guided_geodesic(KERNEL, *many(), controls, numerics.time_grid(steps))
+        drifts.append(float(landmarks.drift))
     assert drifts[0] / drifts[1] > 10  # order four
     assert drifts[1] / drifts[2] > 10
 
@@ -125,9 +126,9 @@ def test_momentum_goes_with_the_flow_and_measures_the_time_steps():
 def test_passengers_follow_the_landmarks_and_come_back():
     _, (landmarks, carriers) = guided(0.1)
     q, _ = many()
-    with jax.enable_x64(True):
-        there = transport.carry(KERNEL, carriers, jnp.asarray(q))
-        back = transport.carry(KERNEL, shooting.backwards(carriers), there.positions[-1])
+    there = to_numpy(transport.carry_jit(KERNEL, carriers, q))
+    reverse = jax.jit(shooting.backwards)(carriers)
+    back = to_numpy(transport.carry_jit(KERNEL, reverse, there.positions[-1]))
     assert np.ptp(landmarks.positions[-1] - q) > 1  # they move by millimetres
     # the carriers halfway through a step are known to fourth order
     np.testing.assert_allclose(there.positions[-1], landmarks.positions[-1], atol=1e-4)
@@ -140,11 +141,14 @@ def test_sums_over_pairs_are_those_of_values_and_slopes(name):
     kernel, rng = KERNELS[name], np.random.default_rng(1)
     x, y, a, b = (rng.normal(size=shape) for shape in ((7, 2), (5, 2), (5, 2), (5, 3)))
     y[0] = x[0]
-    with jax.enable_x64(True):
-        squares = np.sum((x[:, None] - y) ** 2, axis=2)
-        value, slope = (np.asarray(f(squares)) for f in (kernel.value, kernel.slope))
-        sums, pairs = kernel.sums(x, y, a, b), kernel.pairs(x, y)
-        variance = kernel.value(jnp.zeros(()))
-    for one, other in zip((*sums, *pairs), (value @ a, slope @ b, value, slope), strict=True):
+    squares = np.sum((x[:, None] - y) ** 2, axis=2)
+
+    @jax.jit
+    def everything(kernel):
+        summed = (*kernel.sums(x, y, a, b), *kernel.pairs(x, y))
+        return summed, kernel.value(squares), kernel.slope(squares), kernel.value(jnp.zeros(()))
+
+    found, value, slope, variance = everything(kernel)
+    for one, other in zip(found, (value @ a, slope @ b, value, slope), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(kernel.variance, variance, rtol=1e-14)

@@ -2,9 +2,7 @@
 simulation."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import kunita
 from kunita.flow import moments, referee, shooting
@@ -14,13 +12,12 @@ STEPS = 20
 
 
 def refereed(kernel, positions, momenta, points=None, chunks=8, key=0):
-    q, p = jnp.asarray(positions), jnp.asarray(momenta)
-    trajectory = shooting.geodesic(kernel, q, p, jnp.linspace(0, 1, STEPS + 1))
-    x = q if points is None else jnp.asarray(points)
+    q, p = np.asarray(positions), np.asarray(momenta)
+    trajectory = shooting.geodesic_jit(kernel, q, p, np.linspace(0, 1, STEPS + 1))
+    x = q if points is None else points
     return trajectory, referee.referee(kernel, trajectory, x, chunks, jax.random.key(key))
 
 
-@pytest.mark.slow
 def test_it_agrees_with_a_plain_simulation():
     """Strongly nonlinear (a/σ = 0.4, momenta that stretch); 5 standard errors of the plain
     simulation."""
@@ -43,7 +40,6 @@ def test_it_agrees_with_a_plain_simulation():
     )  # what it is to tell apart
 
 
-@pytest.mark.slow
 def test_chance_is_several_times_smaller_than_in_a_plain_simulation_of_as_many_paths():
     kernel = kunita.Gaussian(5.0, 1.0)
     q, p = random_phase(4, n=5, size=20.0)
@@ -66,7 +62,8 @@ def test_nothing_is_left_to_chance_where_the_flow_is_linear():
     q, p = np.array([[-100.0, 0.0], [100.0, 0.0]]), np.array([[-1e4, 0.0], [1e4, 0.0]])
     x = np.array([[3.0, 1.0], [-2.0, 4.0]])
     trajectory, halves = refereed(kernel, q, p, points=x, chunks=2)
-    mean, cov = moments.euler_moments(kernel, "frozen", trajectory, jnp.asarray(x))
+    euler_moments = jax.jit(moments.euler_moments, static_argnums=1)
+    mean, cov = euler_moments(kernel, "frozen", trajectory, x)
     assert float(cov[0, 0, 0, 0]) > 1.3 * float(cov[0, 1, 0, 1])  # the drift does stretch
     for half in halves:
         np.testing.assert_allclose(half.mean, mean, atol=1e-5)
