@@ -34,7 +34,7 @@ def covariances(seed, d, size):
 
 
 @functools.cache
-def problem(d: int, both: bool, rms: float = 8.0) -> tuple[Landmarks, Landmarks, kunita.Gaussian]:
+def problem(d: int, both: bool, rms: float = 5.0) -> tuple[Landmarks, Landmarks, kunita.Gaussian]:
     """Landmarks with a noise of their own, on one side or on both."""
     moving, fixed = gp_displaced(N, seed=d, d=d, side=80.0, rms=rms)
     noise = covariances(1, d, 0.7) if both else None
