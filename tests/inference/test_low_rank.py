@@ -104,7 +104,7 @@ def test_where_control_points_do_not_pay_all_landmarks_carry_their_own_momentum(
     assert isinstance(posterior.linear, path_space.PathSpace)
 
 
-@pytest.mark.parametrize("align", ["none", "rigid"])
+@pytest.mark.parametrize("align", ["rigid", pytest.param("none", marks=pytest.mark.soak)])
 def test_the_registration_is_the_same_as_through_all_landmarks(align):
     low = registered(align)
     fit, full = through_all(align)
@@ -176,10 +176,11 @@ def test_the_low_rank_model_is_that_of_its_own_matrix():
     _, (low, _), path, controls = spaces()
     anchors = transport.Path(path.positions[:, controls], path.jacobians[:, controls])
     weights = numerics.quadrature_weights(registered().posterior.trajectory.num_steps)
-    flow = lambda x, y: np.asarray(covariance.flow_covariance(KERNEL, weights, x, y))
+    flow_covariance = jax.jit(covariance.flow_covariance)
+    flow = lambda x, y: np.asarray(flow_covariance(KERNEL, weights, x, y))
     cross = flow(path, anchors).reshape(2 * N, -1)
     own = flow(anchors, anchors).reshape(cross.shape[1], -1)
-    variance = np.asarray(covariance.flow_variance(KERNEL, weights, path))
+    variance = np.asarray(jax.jit(covariance.flow_variance)(KERNEL, weights, path))
     known = cross @ np.linalg.solve(own, cross.T)
     s = known + np.eye(2 * N)
     for i in range(N):
@@ -187,15 +188,22 @@ def test_the_low_rank_model_is_that_of_its_own_matrix():
         s[block, block] += variance[i] - known[block, block]
     inverse = np.linalg.inv(s)
     right = np.random.default_rng(6).normal(size=(2 * N, 3))
-    np.testing.assert_allclose(low.explain(right), inverse @ right, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(low.solve_rows(right), inverse @ right, rtol=1e-5, atol=1e-6)
     force = right[:, 0].reshape(N, 2)
-    np.testing.assert_allclose(low.respond(force).ravel(), inverse @ force.ravel(), atol=1e-6)
-    np.testing.assert_allclose(float(low.log_det()), np.linalg.slogdet(s)[1], rtol=1e-6)
-    blocks = [inverse[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] for i in range(N)]
     groups = np.arange(2 * N).reshape(N, 2)
-    np.testing.assert_allclose(low.row_precision(groups), blocks, atol=1e-6)
-    half = np.asarray(low.whitener()) @ own  # between the anchors themselves
+
+    @jax.jit
+    def views(low):
+        products = low.explain(right), low.solve_rows(right), low.respond(force)
+        return products, low.log_det(), low.row_precision(groups), low.whitener()
+
+    (explained, solved, response), log_det, precision, whitener = views(low)
+    np.testing.assert_allclose(explained, inverse @ right, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(solved, inverse @ right, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(response.ravel(), inverse @ force.ravel(), atol=1e-6)
+    np.testing.assert_allclose(float(log_det), np.linalg.slogdet(s)[1], rtol=1e-6)
+    blocks = [inverse[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] for i in range(N)]
+    np.testing.assert_allclose(precision, blocks, atol=1e-6)
+    half = np.asarray(whitener) @ own  # between the anchors themselves
     explained = cross.T @ inverse @ cross
     np.testing.assert_allclose(half.T @ half, explained, rtol=1e-4, atol=1e-4)
     anchored = np.asarray(low.to_anchors(right))
