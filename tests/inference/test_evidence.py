@@ -1,15 +1,18 @@
 """The evidence, in its three forms."""
 
+import jax
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
 import kunita
-from kunita.inference import evidence, trend
+from kunita.inference import evidence, small, trend
 from kunita.inference.sample import rows_at
-from kunita.inference.small import small_evidence, small_evidence_of_rows
 from kunita.registration import register
 from problems import THREE, fit, gp_displaced, landmarks
+
+small_evidence = jax.jit(small.small_evidence)
+small_evidence_of_rows = jax.jit(small.small_evidence_of_rows)
 
 
 def test_three_landmark_example_reproduces_both_evidences():
