@@ -226,8 +226,9 @@ def test_unknown_closures_and_times_are_refused():
 euler_moments = jax.jit(moments.euler_moments, static_argnums=1)
 
 CHUNKS = 12
-"""Of simulated paths, for each half of the referee's estimate: with three times fewer, chance halves
-how many times better the mean is; with more, it grows."""
+"""Of simulated paths, for each half of the referee's estimate. Over the four cells and two keys the mean
+is then 18 to 49 times better and the covariance 2.3 to 4.8 times; with four chunks 15 to 22 and 2.3 to
+3.8 times."""
 
 
 @pytest.mark.parametrize("shape", [circle, flower], ids=["circle", "flower"])
