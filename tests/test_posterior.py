@@ -16,7 +16,7 @@ from kunita.inference.problem import Problem
 from kunita.inference.sample import aligned_sample
 from kunita.observations.landmarks import LandmarkObservations
 from kunita.phantoms.shapes import circle, flower
-from problems import THREE, gp_displaced, grid, rotation
+from problems import THREE, gp_displaced, grid, registered, rotation
 
 KERNEL = kunita.Gaussian(50.0, 5.0)
 MOVING, FIXED = gp_displaced(12, seed=5, rms=8.0)
@@ -375,3 +375,11 @@ def test_the_posterior_takes_jax_arrays_and_returns_numpy_double_precision():
     got = registered().posterior.predict(jnp.asarray(QUERIES))
     assert isinstance(got.mean, np.ndarray)
     assert got.mean.dtype == np.float64
+
+
+@pytest.mark.parametrize("call", ["sample", "covariance"])
+def test_a_joint_covariance_that_fits_into_no_memory_is_refused(call):
+    posterior = registered().posterior
+    points = np.zeros((50_000, 3))
+    with pytest.raises(ArgumentError, match="180 GB"):
+        posterior.sample(points, 2) if call == "sample" else posterior.covariance(points, points)

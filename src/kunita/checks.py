@@ -526,7 +526,7 @@ def _free_remarks(marked: NoisyPairs) -> Iterator[str]:
             some = f"{some} and {len(labels) - MOST_NAMED} more"
         yield (
             f"not known along every direction: {some}; the alignment starts without "
-            "them, and they are not checked for gross errors"
+            "them, and they are not checked for gross errors (robust=True weighs these down)"
         )
 
 

@@ -94,7 +94,8 @@ class Facts:
         num_estimating: how many landmarks they were estimated on.
         num_teaching: cases behind a prior that was given.
         robust: whether the noise has heavy tails.
-        before_mm, after_mm: mean distance of the used landmarks.
+        before_mm, after_mm: mean distance of the used landmarks, along the known directions.
+        num_partial: used landmarks that are not known along every direction.
         left_out: each landmark predicted from the others; None where there are too
             few.
         solver: how the search ended.
@@ -119,6 +120,7 @@ class Facts:
     robust: bool
     before_mm: float
     after_mm: float
+    num_partial: int
     left_out: LeftOutFacts | None
     solver: SolverFacts
     truncation: Truncation | None
@@ -150,6 +152,7 @@ def facts_of(reg: Registration) -> Facts:
         robust=reg.robust,
         before_mm=before,
         after_mm=after,
+        num_partial=int(np.sum(reg.fixed.known[reg.used] < reg.fixed.dimension)),
         left_out=None if reg.loo is None else LeftOutFacts.of(reg.loo),
         solver=_solver_facts(reg),
         truncation=reg.truncation,
@@ -248,9 +251,12 @@ def _estimated(facts: Facts) -> str:
 
 
 def _distance(facts: Facts) -> str:
+    along = ""
+    if facts.num_partial:
+        along = f", of {facts.num_partial} of them along known directions only"
     return (
         f"{facts.before_mm:.3g} mm before → {facts.after_mm:.3g} mm after, "
-        "the landmarks' mean (small is not accurate)"
+        f"the landmarks' mean{along} (small is not accurate)"
     )
 
 

@@ -39,6 +39,9 @@ MODELS = ("endpoint", "pathwise", "small")
 CHUNKS = (16, 64, 256, 1024)
 """Points evaluated at a time. More than the last go to `evaluation`."""
 
+MOST_GIGABYTES = 4.0
+"""The largest joint covariance that is computed; its root takes several times as much."""
+
 
 class Posterior(eqx.Module):
     """A Gaussian process over deformations, conditioned on observations.
@@ -133,6 +136,7 @@ class Posterior(eqx.Module):
         """Posterior covariance between two sets of moving points as they arrive, (m, d, k, d)."""
         first = self._check(x)
         second = self._check(y)
+        _refuse_many(first, second)
         return _covariance(self, first, second)
 
     @door
@@ -155,6 +159,7 @@ class Posterior(eqx.Module):
         if kind != "gaussian":
             raise ArgumentError(f"kind: expected 'gaussian', found {kind!r}")
         z = self._check(points)
+        _refuse_many(z, z)
         mean, _ = in_chunks(_predict, self, z)
         size = mean.size
         joint = _covariance(self, z, z).reshape(size, size)
@@ -224,6 +229,16 @@ class Posterior(eqx.Module):
         """Refuse pre-images that do not arrive where they should: a corrected map may fold."""
         if self.corrected:
             check_arrival(self, y, in_chunks(_mean, self, x))
+
+
+def _refuse_many(x: Float[Array, "m d"], y: Float[Array, "k d"]) -> None:
+    """Refuse points whose joint covariance would not fit into memory."""
+    gigabytes = x.size * y.size * 8 / 1e9
+    if gigabytes > MOST_GIGABYTES:
+        raise ArgumentError(
+            f"points: the joint covariance of {len(x)} and {len(y)} points would take "
+            f"{gigabytes:.0f} GB; take fewer points at a time (`predict` takes any number)"
+        )
 
 
 dual_change = compiled(AbstractPathSpace.dual_change, hasty=SMALL_MATRIX)

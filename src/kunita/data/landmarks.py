@@ -327,6 +327,9 @@ def _from_mapping(free: Mapping[Any, Any], labels: Sequence[str]) -> list[Any]:
 
 
 def _row_of(key: Any, labels: Sequence[str]) -> int:
+    """The row of a landmark that is given by its name, or by its row."""
+    if isinstance(key, str):
+        key = key.strip()  # as names are
     if key in labels:
         return labels.index(key)
     try:

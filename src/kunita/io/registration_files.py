@@ -74,7 +74,10 @@ def save(reg: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
     )  # a full disk makes HDF5 fail in ways that no caller can catch: it never meets the disk
     with h5py.File(content, "w") as file:
         file.attrs["format"], file.attrs["version"] = FORMAT, VERSION
-        _write(file, "registration", reg)
+        try:
+            _write(file, "registration", reg)
+        except FileError as error:
+            raise FileError(f"{path}: {error}") from None
     with complete(path, overwrite=overwrite) as partial:
         partial.write_bytes(content.getvalue())
 
@@ -108,7 +111,8 @@ def _write(parent: h5py.Group, name: str, value: Any) -> None:
     elif dataclasses.is_dataclass(value):
         if type(value).__name__ not in CLASSES:
             raise FileError(
-                f"{parent.file.filename}: a {type(value).__name__} cannot be written to a file"
+                f"a {type(value).__name__} cannot be written to a file; of kernels, only those that "
+                "come with Kunita can"
             )
         group = parent.create_group(name)
         group.attrs["class"] = type(value).__name__
