@@ -16,7 +16,7 @@ from kunita.inference.problem import Problem
 from kunita.inference.sample import aligned_sample
 from kunita.observations.landmarks import LandmarkObservations
 from kunita.phantoms.shapes import circle, flower
-from problems import THREE, gp_displaced, grid, registered, rotation
+from problems import THREE, gp_displaced, grid, rotation
 
 KERNEL = kunita.Gaussian(50.0, 5.0)
 MOVING, FIXED = gp_displaced(12, seed=5, rms=8.0)
