@@ -10,7 +10,8 @@ with the sites' present trajectories q(t) for centres. Each step goes a share a 
 v', as far as the energy falls. At the answer v' = v is a geodesic. A path on few instants is only
 near it: it is never handed out, but shot again from p₀ = J(1)ᵀλ and finished there.
 
-Matrices stand in the linear model alone (`path_space`); the rest is products and integrals.
+Matrices stand in two places: in the linear model (`path_space`), and in `least_field`, which only a
+shortened step needs. The rest is products and integrals.
 """
 
 import functools
