@@ -24,7 +24,7 @@ def rows(squared, suspects=()):
     suspect = np.isin(names, suspects)
     why = tuple("exchanged with q" if bad else "" for bad in suspect)
     return LandmarkRows(
-        names, zeros, zeros, zeros, np.tile(np.eye(3), (n, 1, 1)), np.zeros(n), np.zeros(n),
+        names, zeros, zeros, zeros, np.tile(np.eye(3), (n, 1, 1)), np.zeros(n), np.zeros(n), np.zeros(n),
         np.asarray(squared, dtype=float), np.ones(n), suspect, why, np.full(n, 3),
     )  # fmt: skip
 

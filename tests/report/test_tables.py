@@ -14,7 +14,7 @@ def rows(n, weights=None):
     errors[0] = np.nan
     return LandmarkRows(
         tuple(f"p{i}" for i in range(n)), moving, fixed, fixed + 0.1, np.tile(np.eye(3), (n, 1, 1)),
-        np.full(n, 0.17), errors, errors**2, np.ones(n) if weights is None else weights, np.arange(n) == 3,
+        np.linalg.norm(fixed - moving, axis=1), np.full(n, 0.17), errors, errors**2, np.ones(n) if weights is None else weights, np.arange(n) == 3,
         tuple("why" if i == 3 else "" for i in range(n)), np.full(n, 3),
     )  # fmt: skip
 
