@@ -20,6 +20,8 @@ HASTE = {
     # but compile half as fast. With every core busy a second thread to compile on is none.
     "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    # The workers keep every core busy; further threads of BLAS would only wait for each other.
+    "OPENBLAS_NUM_THREADS": "1",
     # To keep a program that compiles faster than this takes longer than to compile it again.
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
 }
