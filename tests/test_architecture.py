@@ -296,3 +296,14 @@ a, b = divmod(1, 2)
     assert module.docstring_columns == (26, 26)
     assert function.name == "flow.module.Noun.name"
     assert (function.size, function.length, function.positional) == (12, 2, 2)
+
+
+def test_no_test_overwrites_a_constant():
+    """What a test wants otherwise it passes as a value."""
+    overwritten = re.compile(r"setattr\([^)\n]*[\"'.][A-Z][A-Z_]+[\"']")
+    found = [
+        str(path)
+        for path in pathlib.Path(__file__).parent.rglob("*.py")
+        if overwritten.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []

@@ -5,6 +5,7 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from kunita.console import Console
 from kunita.data.case import Case
@@ -20,9 +21,14 @@ Run = Callable[[Namespace, Cases, Tell], Experiment]
 
 
 def reproduce(args: Namespace) -> int:
-    """`kunita reproduce`: run one experiment or all; each is written as soon as it is complete."""
+    """`kunita reproduce`: run one of the paper's experiments, or all."""
+    return run_experiments(args, EXPERIMENTS)
+
+
+def run_experiments(args: Namespace, experiments: dict[str, Run]) -> int:
+    """Run one experiment or all; each is written as soon as it is complete."""
     console = Console(quiet=args.quiet, as_json=args.json)
-    names = tuple(EXPERIMENTS) if args.experiment == "all" else (args.experiment,)
+    names = tuple(experiments) if args.experiment == "all" else (args.experiment,)
     if args.cases and "clinical" not in names:
         raise ArgumentError(
             f"--cases: {args.experiment} is run on generated landmarks; give it with clinical or all"
@@ -37,7 +43,7 @@ def reproduce(args: Namespace) -> int:
         keep_compiled()
         for name in names:
             with console.progress() as tell:
-                experiment = EXPERIMENTS[name](args, cases, tell)
+                experiment = experiments[name](args, cases, tell)
             _write(experiment, args.out, overwrite=args.overwrite)
             done.append(experiment)
             if not args.json and not args.quiet:
@@ -72,6 +78,13 @@ def _clinical(args: Namespace, cases: Cases, tell: Tell) -> Experiment:
     from kunita.experiments import clinical
 
     chosen = clinical.QUICK if args.quick else clinical.FULL
+    return run_clinical(args, cases, tell, chosen)
+
+
+def run_clinical(args: Namespace, cases: Cases, tell: Tell, chosen: Any) -> Experiment:
+    """The clinical experiment with these settings, on cases of one's own or on generated ones."""
+    from kunita.experiments import clinical
+
     if cases is not None:
         return clinical.clinical(
             cases, dataclasses.replace(chosen, generated=None, table=str(args.cases)), tell

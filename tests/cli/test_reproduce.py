@@ -1,17 +1,21 @@
 """`kunita reproduce`: what it writes, what it replaces, what it refuses before anything is
 computed."""
 
+import contextlib
 import dataclasses
+import io
 import json
 
 import numpy as np
 import pytest
 
-from cli.cases import kunita_command
+from cli.cases import Ended, kunita_command
+from kunita.arguments import parser
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ExitStatus
 from kunita.experiments import clinical, synthetic
 from kunita.io.landmark_files.files import write_landmarks
+from kunita.reproduce import run_clinical, run_experiments
 
 TINY = synthetic.Settings(
     num_landmarks=8,
@@ -22,14 +26,23 @@ TINY = synthetic.Settings(
 )
 
 
-@pytest.fixture
-def tiny(monkeypatch):
-    monkeypatch.setattr(synthetic, "QUICK", TINY)
+def run_tiny(args, cases, tell):
+    return synthetic.synthetic(TINY, tell)
 
 
-def test_an_experiment_is_written_as_tables_and_figures_and_says_what_it_found(tiny, tmp_path):
+def reproduced(run, *words):
+    """Run the command with another run of the experiment that it names."""
+    args = parser().parse_args(["reproduce", *map(str, words)])
+    out = io.StringIO()
+    err = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = run_experiments(args, {args.experiment: run})
+    return Ended(int(status), out.getvalue(), err.getvalue())
+
+
+def test_an_experiment_is_written_as_tables_and_figures_and_says_what_it_found(tmp_path):
     out = tmp_path / "new"
-    ended = kunita_command("reproduce", "synthetic", "--quick", "--out", out)
+    ended = reproduced(run_tiny, "synthetic", "--quick", "--out", out)
     assert ended.status == ExitStatus.DONE
     document = json.loads((out / "synthetic.json").read_text(encoding="utf-8"))
     assert document["findings"][0] in ended.out
@@ -44,7 +57,7 @@ def test_an_experiment_is_written_as_tables_and_figures_and_says_what_it_found(t
     assert "circle to flower" in ended.err  # what takes long is said
 
 
-def test_results_are_replaced_only_when_asked_and_nothing_of_the_old_ones_stays(tiny, tmp_path):
+def test_results_are_replaced_only_when_asked_and_nothing_of_the_old_ones_stays(tmp_path):
     for name in ("synthetic_old.csv", "synthetic_mine.csv", "notes.csv"):
         (tmp_path / name).write_text("old")
     earlier = json.dumps({"files": ["synthetic_old.csv", "../synthetic_mine.csv/.."]})
@@ -54,7 +67,7 @@ def test_results_are_replaced_only_when_asked_and_nothing_of_the_old_ones_stays(
     assert refused.status == ExitStatus.REFUSED
     assert "--overwrite" in refused.err
     assert (tmp_path / "synthetic.json").read_text() == earlier
-    ended = kunita_command(*command, "--overwrite")
+    ended = reproduced(run_tiny, *command[1:], "--overwrite")
     assert ended.status == ExitStatus.DONE
     assert not (tmp_path / "synthetic_old.csv").exists()
     assert {(tmp_path / name).read_text() for name in ("synthetic_mine.csv", "notes.csv")} == {
@@ -100,14 +113,13 @@ def cohort(tmp_path):
     return tmp_path / "cases.tsv"
 
 
-def test_a_cohort_of_ones_own_is_run_and_the_settings_state_it_and_no_other(
-    cohort, monkeypatch, tmp_path
-):
+def test_a_cohort_of_ones_own_is_run_and_the_settings_state_it_and_no_other(cohort, tmp_path):
     few = dataclasses.replace(clinical.QUICK, length_scales_mm=(10.0, 50.0), panels_mm=())
-    monkeypatch.setattr(clinical, "QUICK", few)
-    ended = kunita_command(
-        "reproduce", "clinical", "--quick", "--cases", cohort, "--out", tmp_path / "new"
-    )
+
+    def run_few(args, cases, tell):
+        return run_clinical(args, cases, tell, few)
+
+    ended = reproduced(run_few, "clinical", "--quick", "--cases", cohort, "--out", tmp_path / "new")
     assert ended.status == ExitStatus.DONE, ended.err
     document = json.loads((tmp_path / "new" / "clinical.json").read_text(encoding="utf-8"))
     assert document["settings"]["table"] == str(cohort)

@@ -208,11 +208,8 @@ def test_a_field_over_a_sheared_image_is_rectangular_and_right(side, tmp_path):
         assert distance(apply_itk(found, points), exact(points).mean) < TOLERANCE
 
 
-def test_a_field_that_needs_more_vectors_than_allowed_has_as_many_as_allowed_and_says_so(
-    monkeypatch,
-):
-    monkeypatch.setattr("kunita.outputs.transforms.MOST_VECTORS", 2000)
-    transform = forward_transform(problems.registered(3), GRIDS["RAS"])
+def test_a_field_that_needs_more_vectors_than_allowed_has_as_many_as_allowed_and_says_so():
+    transform = forward_transform(problems.registered(3), GRIDS["RAS"], most_vectors=2000)
     assert not transform.good
     assert 1000 < transform.grid.size <= 2000
 

@@ -6,7 +6,7 @@ import pytest
 
 import problems
 from kunita.data.image import Grid
-from kunita.outputs.dense import SLAB_VOXELS, lattice_points, plane, slabs, smooth_field
+from kunita.outputs.dense import MOST_NODES, SLAB_VOXELS, lattice_points, plane, slabs, smooth_field
 
 
 def wave(points, progress=lambda fraction: None):
@@ -16,9 +16,10 @@ def wave(points, progress=lambda fraction: None):
     ]
 
 
-def field_of(grid, tolerance, function=wave, spacing=15.0):
+def field_of(grid, tolerance, function=wave, spacing=15.0, most_nodes=MOST_NODES):
     allowed = lambda exact: np.full_like(exact, tolerance)
-    return smooth_field(function, allowed, grid, spacing, np.full((1, grid.dimension), 30.0))
+    around = np.full((1, grid.dimension), 30.0)
+    return smooth_field(function, allowed, grid, spacing, around, most_nodes=most_nodes)
 
 
 @pytest.mark.parametrize("direction", problems.ORIENTATIONS.values(), ids=problems.ORIENTATIONS)
@@ -48,9 +49,8 @@ def test_a_function_too_rough_for_splines_is_exact_at_the_voxels():
     assert np.array_equal(field.on(slab), exact)
 
 
-def test_a_function_too_rough_for_the_nodes_that_are_allowed_is_said_not_to_be_good(monkeypatch):
-    monkeypatch.setattr("kunita.outputs.dense.MOST_NODES", 1000)
-    field = field_of(problems.grid_around(np.eye(3)), 1e-9)
+def test_a_function_too_rough_for_the_nodes_that_are_allowed_is_said_not_to_be_good():
+    field = field_of(problems.grid_around(np.eye(3)), 1e-9, most_nodes=1000)
     assert not field.good
     assert field.error.max() > 1e-9
 
@@ -64,9 +64,8 @@ def test_thick_slices_are_checked_where_they_are_and_need_few_nodes():
     assert field.values.size < grid.size / 20
 
 
-def test_the_first_nodes_are_not_more_than_allowed_either(monkeypatch):
-    monkeypatch.setattr("kunita.outputs.dense.MOST_NODES", 3000)
-    field = field_of(problems.grid_around(np.eye(3)), 1e-3, spacing=0.1)
+def test_the_first_nodes_are_not_more_than_allowed_either():
+    field = field_of(problems.grid_around(np.eye(3)), 1e-3, spacing=0.1, most_nodes=3000)
     assert field.values[..., 0].size <= 3000
     assert field.values[..., 0].size > 1500  # and not many fewer than allowed
 

@@ -108,23 +108,24 @@ def test_the_accuracy_that_is_reported_is_true_at_other_voxels(d):
     assert relative.max() < min(maps.PROMISED_FC, 3 * found.accuracy.fc_relative_error)
 
 
-def test_single_precision_is_used_where_it_is_good_enough_and_only_there(monkeypatch):
+def test_single_precision_is_used_where_it_is_good_enough_and_only_there():
     reg, grid = problems.registered(2), problems.grid_around(np.eye(2))
     assert (
         maps.maps(reg, grid).accuracy.precision == "float64"
     )  # a few nodes: not worth another program
-    monkeypatch.setattr(maps, "WORTH_SINGLE", 0)
-    assert maps.maps(reg, grid).accuracy.precision == "float32"
-    monkeypatch.setattr("kunita.outputs.dense.SINGLE_SHARE", 1e-5)
-    precise = maps.maps(reg, grid)
+    always = maps.MapOptions(worth_single=0)
+    assert maps.maps(reg, grid, options=always).accuracy.precision == "float32"
+    strict = maps.MapOptions(worth_single=0, single_share=1e-5)
+    precise = maps.maps(reg, grid, options=strict)
     assert precise.accuracy.precision == "float64"
     assert precise.field.values.dtype == np.float64
 
 
-def test_maps_that_could_not_be_made_exact_say_so(monkeypatch):
-    monkeypatch.setattr("kunita.outputs.dense.MOST_NODES", 500)
+def test_maps_that_could_not_be_made_exact_say_so():
+    few = maps.MapOptions(most_nodes=500)
+    found = maps.maps(problems.registered(3), problems.grid_around(np.eye(3)), options=few)
     with pytest.warns(kunita.KunitaWarning, match="varies faster than could be computed"):
-        kunita.uncertainty_map(problems.registered(3), problems.grid_around(np.eye(3)))
+        maps.warn(found.remarks)
 
 
 def test_a_map_that_does_not_exist_and_a_grid_of_another_dimension_are_refused():

@@ -1,5 +1,6 @@
 """The page as text: complete, self-contained, escaped, of a bounded size."""
 
+import dataclasses
 import html.parser
 import json
 import re
@@ -234,14 +235,29 @@ def test_a_page_of_256_cubed_is_small_enough_for_a_mail_even_if_the_images_are_n
     assert "means of 2 × 2 × 2 voxels, of 256 × 256 × 256" in made
 
 
-def test_a_page_of_many_landmarks_draws_some_of_them_and_says_so(monkeypatch):
-    monkeypatch.setattr(look, "MOST_DRAWN", 5)
+def test_a_page_of_many_landmarks_draws_some_of_them_and_says_so():
+    """The rows of a registration again and again, until they are more than a page draws."""
     reg = registered(3)
-    made = page(subject_of(reg))
-    assert f"5 of {len(reg.moving)} landmarks are drawn" in made
-    assert (
-        made.count('<g class="landmark') == 2 * 3 * 5
-    )  # in the viewer and in the figure, three planes each
+    usual = subject_of(reg)
+    times = look.MOST_DRAWN // len(reg.moving) + 1
+    repeated = {
+        field.name: times * getattr(usual.rows, field.name)
+        if isinstance(getattr(usual.rows, field.name), tuple)
+        else np.concatenate(times * [getattr(usual.rows, field.name)])
+        for field in dataclasses.fields(usual.rows)
+    }
+    rows = dataclasses.replace(usual.rows, **repeated)
+    many = dataclasses.replace(
+        reg,
+        used=np.tile(reg.used, times),
+        moving=kunita.Landmarks(np.tile(reg.moving.points, (times, 1))),
+        fixed=kunita.Landmarks(np.tile(reg.fixed.points, (times, 1))),
+        noise=np.tile(reg.noise, (times, 1, 1)),
+    )
+    made = page(dataclasses.replace(usual, rows=rows, reg=many))
+    assert f"{look.MOST_DRAWN} of {len(rows.names)} landmarks are drawn" in made
+    # in the viewer and in the figure, three planes each
+    assert made.count('<g class="landmark') == 2 * 3 * look.MOST_DRAWN
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 3), (2, 2)])

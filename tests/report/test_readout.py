@@ -9,7 +9,6 @@ import pytest
 
 from kunita.data.image import Grid
 from kunita.outputs.maps import maps, summarise
-from kunita.report import readout as module
 from kunita.report.readout import readout
 from problems import grid_around, registered
 
@@ -48,12 +47,11 @@ def test_outside_there_are_no_numbers_and_the_outer_voxels_count_as_inside():
     assert np.isnan(seen.at(outside)).all()
 
 
-def test_fewer_nodes_are_worse_and_it_says_so(monkeypatch):
+def test_fewer_nodes_are_worse_and_it_says_so():
     reg, grid = whole(3)
     found = maps(reg, grid)
     best = readout(found)
-    monkeypatch.setattr(module, "MOST_NODES", 300)
-    few = readout(found)
+    few = readout(found, most_nodes=300)
     assert np.prod(few.coefficients.shape[:-1]) <= 300 < np.prod(best.coefficients.shape[:-1])
     assert few.radius_error_mm > best.radius_error_mm
     exact = summarise("radius", found.field.exact[:, 3:9])

@@ -226,13 +226,16 @@ def calibration_curve(pits: np.ndarray, band: float = 0.95) -> Figure:
 
 
 @themed
-def jacobian_histogram(determinants: np.ndarray, dimension: int = 3) -> Figure:
+def jacobian_histogram(
+    determinants: np.ndarray, dimension: int = 3, most_counted: int = MOST_COUNTED
+) -> Figure:
     """How much volume changed, point by point: the determinants of the Jacobian, the least of which
     is marked.
 
     Args:
         determinants: of any shape; those that are not finite do not count.
         dimension: of space, for the words.
+        most_counted: of more than that, so many are counted; the least is always among all.
     """
     values = np.ravel(determinants)
     values = values[np.isfinite(values)]
@@ -240,7 +243,7 @@ def jacobian_histogram(determinants: np.ndarray, dimension: int = 3) -> Figure:
     figure, (axes,) = _figure(2.6)
     folds, wide = least <= 0, 0 < WIDE_VOLUMES * least < most
     edges = _edges(min(least, 1.0), max(most, 1.0), logarithmic=wide)
-    counted = np.clip(values[:: max(1, values.size // MOST_COUNTED)], edges[0], edges[-1])
+    counted = np.clip(values[:: max(1, values.size // most_counted)], edges[0], edges[-1])
     share = np.histogram(counted, edges)[0] / max(counted.size, 1)
     axes.stairs(100 * share, edges, fill=True, color=ACCENT, alpha=0.55, linewidth=0)
     axes.stairs(100 * share, edges, color=ACCENT, linewidth=1.0)

@@ -442,9 +442,7 @@ def search_by_paths(going: SolverRun, alignment: Alignment, best: State, near: f
             point, count = paths.search_paths(options.max_path_iterations, problem, path, tolerance)
             path = point.path
             state = _shot(going, point, int(count))
-            # With many sites exact Newton steps take long: only where they lead to the end.
-            if problem.is_small or state.misfit <= options.newton_below * problem.noise_sd:
-                state = going.newton(problem, state, near, options.search_drift)
+            state = going.newton(problem, state, near, options.search_drift)
             if state.misfit <= near:
                 return state
             best = state if state.misfit < best.misfit else best

@@ -142,6 +142,8 @@ def smooth_field(
     derived: Callable[[np.ndarray], np.ndarray] = lambda values: values,
     faster: Function | None = None,
     many: int = VERY_MANY,
+    most_nodes: int = MOST_NODES,
+    single_share: float = SINGLE_SHARE,
 ) -> SmoothField:
     """Sample a function at nodes that are refined until interpolation is within the tolerances.
 
@@ -159,8 +161,10 @@ def smooth_field(
             themselves.
         faster: the same in single precision; used at very many nodes if it is good enough.
         many: from how many nodes on that is.
+        most_nodes: there are no more.
+        single_share: of the tolerance, what the function in single precision may err by.
     """
-    least = finest_spacing(grid, MOST_NODES)
+    least = finest_spacing(grid, most_nodes)
     spacing = max(spacing_mm, least)
     checks = random_places(grid, around, spacing, between_voxels=between_voxels)
     exact = function(grid.world(checks), lambda fraction: None)
@@ -170,7 +174,7 @@ def smooth_field(
         nodes = _nodes(grid, spacing)
         if faster is not None and math.prod(map(len, nodes)) >= many:
             single = (
-                misses(faster(grid.world(checks), lambda fraction: None)) <= SINGLE_SHARE * allowed
+                misses(faster(grid.world(checks), lambda fraction: None)) <= single_share * allowed
             )
             function, faster = (faster if np.all(single) else function), None
         values = _sampled(function, grid, nodes, progress)

@@ -22,6 +22,8 @@ from kunita.gaussians import ball_radius_of_invariants
 from kunita.jaxrun.threads import in_order
 from kunita.kernels import length_scales
 from kunita.outputs.dense import (
+    MOST_NODES,
+    SINGLE_SHARE,
     Function,
     Lattice,
     Progress,
@@ -51,10 +53,6 @@ PROMISED_FC = 0.01
 NODES_PER_SCALE = 2.0
 BATCH = 32_768
 """Points between two signs of progress."""
-
-WORTH_SINGLE = 2_000_000
-"""Landmarks times nodes from which on a second program, in single precision, takes less time than
-it saves."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +187,31 @@ class Maps:
         return self.on(lattice, "jacobian")
 
 
-def maps(reg: Registration, reference: Any, progress: Progress = lambda fraction: None) -> Maps:
+@dataclasses.dataclass(frozen=True)
+class MapOptions:
+    """How maps are computed.
+
+    Args:
+        most_nodes: there are no more.
+        single_share: of the tolerance, what single precision may err by.
+        worth_single: landmarks times nodes from which on a second program, in single precision,
+            takes less time than it saves.
+    """
+
+    most_nodes: int = MOST_NODES
+    single_share: float = SINGLE_SHARE
+    worth_single: int = 2_000_000
+
+
+USUAL = MapOptions()
+
+
+def maps(
+    reg: Registration,
+    reference: Any,
+    progress: Progress = lambda fraction: None,
+    options: MapOptions = USUAL,
+) -> Maps:
     """Evaluate a registration on a grid in fixed space, on nodes as coarse as the tolerances allow."""
     grid = as_grid(reference)
     _check_dimension(reg, grid)
@@ -205,7 +227,9 @@ def maps(reg: Registration, reference: Any, progress: Progress = lambda fraction
         progress,
         derived=lambda values: _with_fc(values, grid.dimension),
         faster=faster_form(reg.posterior, lambda evaluation, y: _everything(evaluation, back, y)),
-        many=WORTH_SINGLE // len(reg.moving),
+        many=options.worth_single // len(reg.moving),
+        most_nodes=options.most_nodes,
+        single_share=options.single_share,
     )
     checks = random_places(grid, around, spacing, seed=1)
     accuracy = _accuracy(field, checks, _everything(reg.evaluation, back, grid.world(checks)))

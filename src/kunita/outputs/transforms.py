@@ -76,13 +76,17 @@ class CompositeTransform:
 
 
 def forward_transform(
-    reg: Registration, box: Grid | None = None, progress: Progress = lambda fraction: None
+    reg: Registration,
+    box: Grid | None = None,
+    progress: Progress = lambda fraction: None,
+    *,
+    most_vectors: int = MOST_VECTORS,
 ) -> CompositeTransform:
     """Warps moving images onto fixed: as a map of points, fixed → moving. `box`: the fixed image's
-    grid.
+    grid. There are no more vectors than `most_vectors`.
     """
     box = box or landmark_box(reg.fixed.points, max(length_scales(reg.kernel)))
-    return _composite(reg, box, reg.fixed.points, progress, inverse=False)
+    return _composite(reg, box, reg.fixed.points, progress, most_vectors, inverse=False)
 
 
 def inverse_transform(
@@ -92,7 +96,7 @@ def inverse_transform(
     grid.
     """
     box = box or landmark_box(reg.moving.points, max(length_scales(reg.kernel)))
-    return _composite(reg, box, reg.moving.points, progress, inverse=True)
+    return _composite(reg, box, reg.moving.points, progress, MOST_VECTORS, inverse=True)
 
 
 def landmark_box(points: np.ndarray, length_scale: float) -> Grid:
@@ -107,7 +111,13 @@ def landmark_box(points: np.ndarray, length_scale: float) -> Grid:
 
 
 def _composite(
-    reg: Registration, box: Grid, around: np.ndarray, progress: Progress, *, inverse: bool
+    reg: Registration,
+    box: Grid,
+    around: np.ndarray,
+    progress: Progress,
+    most_vectors: int,
+    *,
+    inverse: bool,
 ) -> CompositeTransform:
     tolerance = TOLERANCE * fineness(box)
     box, d = upright(box), box.dimension
@@ -127,7 +137,7 @@ def _composite(
         between_voxels=True,
         faster=faster_form(reg.posterior, displace),
     )
-    vectors, error = _coarsest(field, tolerance)
+    vectors, error = _coarsest(field, tolerance, most_vectors)
     return CompositeTransform(affine, _divided(box, vectors.shape[:-1]), vectors, error, tolerance)
 
 
@@ -158,7 +168,7 @@ def _divided(box: Grid, counts: tuple[int, ...]) -> Grid:
     return Grid(counts, affine)
 
 
-def _coarsest(field: SmoothField, tolerance: float) -> tuple[np.ndarray, float]:
+def _coarsest(field: SmoothField, tolerance: float, most_vectors: int) -> tuple[np.ndarray, float]:
     """The vectors of the coarsest grid whose linear interpolation stays within the tolerance, and
     its error, mm.
 
@@ -168,7 +178,7 @@ def _coarsest(field: SmoothField, tolerance: float) -> tuple[np.ndarray, float]:
     """
     field = dataclasses.replace(field, values=field.values.astype(np.float32))
     extents = (FINE - 1) * field.grid.spacing
-    least, bend = finest_spacing(field.grid, MOST_VECTORS), _bend(field)
+    least, bend = finest_spacing(field.grid, most_vectors), _bend(field)
     splines = float(np.linalg.norm(field.error))
     spacing = max(
         least, np.sqrt(max(tolerance - splines, SPLINE_SHARE * tolerance) / max(bend, 1e-12))

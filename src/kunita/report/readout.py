@@ -78,10 +78,12 @@ class Readout:
         }
 
 
-def readout(found: Maps) -> Readout:
+def readout(found: Maps, most_nodes: int = MOST_NODES) -> Readout:
     """The maps in B-splines, on their own nodes, or on fewer if those are too many for a page."""
-    field = _thinned(_without_the_rest(found.field))
-    coefficients, knots, degrees = field.values.astype(float), [], []
+    field = _thinned(_without_the_rest(found.field), most_nodes)
+    coefficients = field.values.astype(float)
+    knots = []
+    degrees = []
     for axis, nodes in enumerate(field.nodes):
         degree = next(k for k in (DEGREE, 3, 1, 0) if len(nodes) > k)
         if degree:
@@ -89,7 +91,8 @@ def readout(found: Maps) -> Readout:
             coefficients = np.moveaxis(spline.c, 0, axis)
         knots.append(spline.t if degree else np.array([0.0, 1.0]))
         degrees.append(degree)
-    grid, d = field.grid, field.grid.dimension
+    grid = field.grid
+    d = grid.dimension
     made = Readout(
         tuple(knots),
         tuple(degrees),
@@ -117,12 +120,12 @@ def _without_the_rest(field: SmoothField) -> SmoothField:
     return dataclasses.replace(field, values=field.values[..., :kept], exact=field.exact[:, :kept])
 
 
-def _thinned(field: SmoothField) -> SmoothField:
+def _thinned(field: SmoothField, most_nodes: int) -> SmoothField:
     """The same field on no more nodes than a page carries."""
     counts = np.array([len(nodes) for nodes in field.nodes])
     fewer = counts
     share = 1.0
-    while np.prod(fewer) > MOST_NODES:
+    while np.prod(fewer) > most_nodes:
         share *= 0.97
         fewer = np.maximum(np.floor(share * counts), np.minimum(counts, DEGREE + 1)).astype(int)
     if np.array_equal(fewer, counts):
