@@ -302,7 +302,9 @@ def displacement(
     return (map_.move(x) if inverse else map_.move_back(x)) - (x @ affine[:d, :d].T + affine[:d, d])
 
 
-def uncertainty_map(reg: Registration, grid: Any, what: str = "fc") -> Image:
+def uncertainty_map(
+    reg: Registration, grid: Any, what: str = "fc", *, options: MapOptions = USUAL
+) -> Image:
     """One map as an image in fixed space.
 
     Args:
@@ -312,9 +314,10 @@ def uncertainty_map(reg: Registration, grid: Any, what: str = "fc") -> Image:
             components xx, yx, yy, zx, zy, zz of Λ, mm², along memory's own axes, RAS (`kunita
             uncertainty --what cov` writes them along LPS, as other programs want); "jacobian" the
             determinant.
+        options: how it is computed.
     """
     check_what(what)
-    found = maps(reg, grid)
+    found = maps(reg, grid, options=options)
     warn(found.remarks)
     parts = in_order(lambda slab: found.on(slab, what).astype(np.float32), slabs(found.grid))
     data = np.concatenate(list(parts), axis=found.grid.dimension - 1)
