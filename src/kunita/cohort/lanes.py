@@ -5,7 +5,6 @@ in batches of a fixed size, each in a lane of its own. Every lane starts where t
 landmarks says that it will end, to first order.
 """
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from kunita import numerics
-from kunita.flow import covariance, shooting, transport
+from kunita.flow import shooting, transport
 from kunita.inference.gauss_newton import GaussNewton, GaussNewtonOptions
 from kunita.inference.path_space import linear_model
 from kunita.inference.problem import Problem, State, Step, look
@@ -27,14 +26,7 @@ from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array, door
 from kunita.kernels import AbstractKernel
 from kunita.observations.landmarks import LandmarkObservations
-from kunita.posterior import (
-    Posterior,
-    arrival,
-    condition,
-    path_of,
-    pointwise_covariance,
-    swing,
-)
+from kunita.posterior import Posterior, arrival, condition, path_of, pointwise_covariance
 
 BUCKETS = (8, 16, 24, 32, 40, 48, 64)
 """Numbers of rows that programs are compiled for; beyond them multiples of `WIDE`."""
@@ -121,7 +113,7 @@ def refit(common: Common, lane: Lane, model: str, num_steps: int) -> Refitted:
     return Refitted(
         posterior=posterior,
         mean=arrival(posterior, along),
-        covariance=variance(posterior, along),
+        covariance=point_by_point(posterior, along),
         jacobians=along.jacobians[-1] @ posterior.alignment.matrix,
         converged=converged,
     )
@@ -152,27 +144,19 @@ def _regressed(problem: Problem, common: Common, lane: Lane) -> tuple[Regression
     return found, search.ended(found)
 
 
-def variance(posterior: Posterior, path: transport.Path) -> Float[Array, "m d d"]:
-    """What `Posterior.predict` says of its uncertainty, the observations' part point by point.
+def point_by_point(posterior: Posterior, path: transport.Path) -> Float[Array, "m d d"]:
+    """`pointwise_covariance`, one point after the other.
 
     A lane has few points, and for a solve with many columns LAPACK would call threads that cost
     more than they bring.
     """
-    if posterior.model == "pathwise":
-        return pointwise_covariance(posterior, path)
-    kernel = posterior.kernel
-    weights = posterior.weights
-    half = swing(posterior, path)
-    aligned = jnp.einsum("mka,mkb->mab", half, half)
-    sites = transport.landmark_path(posterior.trajectory)
-    cross = covariance.flow_covariance(kernel, weights, path, sites)
 
-    def explained(block: Float[Array, "d nd"]) -> Float[Array, "d d"]:
-        half = posterior.linear.whiten(block.T)
-        return half.T @ half
+    def of_one(point: transport.Path) -> Float[Array, "d d"]:
+        alone = jax.tree.map(lambda leaf: leaf[:, None], point)
+        return pointwise_covariance(posterior, alone)[0]
 
-    known = jax.lax.map(explained, cross.reshape(*cross.shape[:2], -1))
-    return covariance.flow_variance(kernel, weights, path) - known + aligned
+    by_point = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), path)
+    return jax.lax.map(of_one, by_point)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_steps"))
@@ -212,55 +196,3 @@ def _of_one(found: Refitted, k: int, common: Common) -> Refitted:
     parts = lambda posterior: (posterior.kernel, posterior.trend, posterior.origin)
     shared = (common.kernel, common.trend, common.origin)
     return eqx.tree_at(lambda refitted: parts(refitted.posterior), one, shared)
-
-
-# --------------------------------------------------------------------------------- where they start
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Influence:
-    """How a fit would change with what was observed, to first order.
-
-    What `kunita.inference.leave_out` follows from, for landmarks.
-
-    Args:
-        precision: (nd, nd) Q − QJhA⁻¹(Jh)ᵀQ, the change of λ with the observations.
-        gain: (b, nd) A⁻¹(Jh)ᵀQ, that of the alignment.
-        dual: (n, d) λ.
-        jacobians: (n, d, d) of the flow at the landmarks, which carry λ back to the initial momenta.
-    """
-
-    precision: np.ndarray
-    gain: np.ndarray
-    dual: np.ndarray
-    jacobians: np.ndarray
-
-    @classmethod
-    @door
-    def of(cls, posterior: Posterior) -> "Influence":
-        """Of the landmarks of a posterior."""
-        linear = posterior.linear
-        last = posterior.trajectory.momenta[-1]
-        known = np.asarray(linear.explain(np.eye(last.size)))
-        solved = np.asarray(linear.solved_design)
-        gain = np.asarray(numerics.solve_cholesky(linear.trend_factor, solved.T))
-        return cls(
-            precision=known - solved @ gain,
-            gain=gain,
-            dual=np.asarray(last),
-            jacobians=np.asarray(linear.jacobians),
-        )
-
-    def without(self, rows: np.ndarray) -> Step:
-        """The step to the fit that does not see these landmarks.
-
-        Moved by Δ = −P⁻¹λ of these, they pull at nothing.
-        """
-        d = self.dual.shape[1]
-        left = (rows[:, None] * d + np.arange(d)).ravel()
-        among = self.precision[np.ix_(left, left)]
-        pull = -self.dual[rows].ravel()
-        moved = np.linalg.lstsq(among, pull, rcond=None)[0]
-        change = (self.precision[:, left] @ moved).reshape(self.dual.shape)
-        momenta = np.einsum("iba,ib->ia", self.jacobians, change)
-        return Step(self.gain[:, left] @ moved, momenta)

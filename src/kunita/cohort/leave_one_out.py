@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from kunita.cohort.lanes import Common, Influence, Lane, Refitted, bucket, num_points, refit_lanes
+from kunita.cohort.lanes import Common, Lane, Refitted, bucket, num_points, refit_lanes
 from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks
 from kunita.errors import KunitaWarning, LandmarkError
 from kunita.flow.shooting import MAX_DRIFT, enough_steps
 from kunita.gaussians import GaussianPoints
-from kunita.inference.leave_out import cavity
+from kunita.inference.leave_out import Influence, cavity
 from kunita.inference.path_space import PathSpace
 from kunita.inference.problem import Problem, Step
 from kunita.inference.solve import solve_model
@@ -298,8 +298,11 @@ class Starts:
 
     @classmethod
     def of(cls, full: Registration, moving: Landmarks, fixed: Landmarks) -> "Starts":
-        moves = full.model != "small" and isinstance(full.posterior.linear, PathSpace)
-        return cls(full, moving, fixed, Influence.of(full.posterior) if moves else None)
+        posterior = full.posterior
+        influence = None
+        if full.model != "small" and isinstance(posterior.linear, PathSpace):
+            influence = Influence.of(posterior.linear, posterior.trajectory.momenta[-1])
+        return cls(full, moving, fixed, influence)
 
     def lane(self, question: Question, most_points: int) -> Lane:
         """One refit, in the rows of its bucket; points are filled up with the first one."""

@@ -7,6 +7,8 @@ C_gP_gg⁻¹w_g and its covariance C_gP_gg⁻¹C_gᵀ, with C_g = H_g⁺. For a 
 the precision of what was observed, and the miss is (HᵀPH)_ii⁻¹λ_i.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +17,9 @@ from jaxtyping import Bool, Float, Int
 from kunita import numerics
 from kunita.errors import LandmarkError
 from kunita.gaussians import GaussianPoints
-from kunita.inference.path_space import AbstractRowSpace
-from kunita.jaxrun.doors import Array
+from kunita.inference.path_space import AbstractPathSpace, AbstractRowSpace
+from kunita.inference.problem import Step
+from kunita.jaxrun.doors import Array, door
 from kunita.jaxrun.programs import SMALL_MATRIX, compiled
 from kunita.observations.base import Rows
 
@@ -121,7 +124,7 @@ def leave_out(
     precision = _meant(groups, inverses - _through_alignment(linear, groups))
     covariance = _inverse(precision)
     of_group = groups.meant * weights[groups.rows]
-    miss = jnp.einsum("grs,gs->gr", covariance, of_group)
+    miss, chi2 = miss_and_chi2(covariance, of_group)
     miss_mm = jnp.einsum("gar,gr->ga", to_mm, miss)
     residual = groups.meant * linear.rows.residual[groups.rows]
     observed = arrived[groups.site] + jnp.einsum("gar,gr->ga", to_mm, residual)
@@ -129,10 +132,25 @@ def leave_out(
         mean=observed - miss_mm,
         covariance=jnp.einsum("gar,grs,gbs->gab", to_mm, covariance, to_mm),
         error=jnp.linalg.norm(miss_mm, axis=1),
-        chi2=jnp.sum(of_group * miss, axis=1),
+        chi2=chi2,
         known=jnp.sum(groups.meant, axis=1),
     )
     return precision, _meant(groups, inverses), found
+
+
+def miss_and_chi2(
+    covariance: Float[Array, "*g r r"], weights: Float[Array, "*g r"]
+) -> tuple[Float[Array, "*g r"], Float[Array, "*g"]]:
+    """P_gg⁻¹w_g, by which the others miss a group, and w_gᵀP_gg⁻¹w_g, its standardised square.
+
+    Args:
+        covariance: P_gg⁻¹, of the prediction and of the rows' own noise.
+        weights: w_g.
+    """
+    product = covariance @ weights[..., None]
+    miss = product[..., 0]
+    chi2 = (weights * miss).sum(axis=-1)
+    return miss, chi2
 
 
 def _through_alignment(linear: AbstractRowSpace, groups: Groups) -> Float[Array, "g r r"]:
@@ -166,6 +184,54 @@ def _inverse(blocks: Float[Array, "g r r"]) -> Float[Array, "g r r"]:
     if size <= 3:
         return numerics.solve_identity_small(blocks)
     return jnp.linalg.inv(blocks)
+
+
+# --------------------------------------------------------------------- without some of the sites
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Influence:
+    """How a fit would change with what was observed at its sites, to first order.
+
+    Args:
+        precision: (nd, nd) HᵀPH = Q − QJhA⁻¹(Jh)ᵀQ, the change of λ with the observations.
+        gain: (b, nd) A⁻¹(Jh)ᵀQ, that of the alignment.
+        dual: (n, d) λ.
+        jacobians: (n, d, d) of the flow at the sites, which carry λ back to the initial momenta.
+    """
+
+    precision: np.ndarray
+    gain: np.ndarray
+    dual: np.ndarray
+    jacobians: np.ndarray
+
+    @classmethod
+    @door
+    def of(cls, linear: AbstractPathSpace, dual: Float[Array, "n d"]) -> "Influence":
+        """Of the linear model around a fit, and its λ."""
+        explained = np.asarray(linear.explain(np.eye(dual.size)))
+        solved = np.asarray(linear.solved_design)
+        gain = np.asarray(numerics.solve_cholesky(linear.trend_factor, solved.T))
+        return cls(
+            precision=explained - solved @ gain,
+            gain=gain,
+            dual=np.asarray(dual),
+            jacobians=np.asarray(linear.jacobians),
+        )
+
+    def without(self, sites: np.ndarray) -> Step:
+        """The step to the fit that does not see what was observed at some of the sites.
+
+        Moved by their miss, −(HᵀPH)⁻¹λ of these sites, the observations pull at nothing.
+        """
+        d = self.dual.shape[1]
+        left = (sites[:, None] * d + np.arange(d)).ravel()
+        among = self.precision[np.ix_(left, left)]
+        pull = -self.dual[sites].ravel()
+        moved = np.linalg.lstsq(among, pull, rcond=None)[0]
+        change = (self.precision[:, left] @ moved).reshape(self.dual.shape)
+        momenta = np.einsum("iba,ib->ia", self.jacobians, change)
+        return Step(self.gain[:, left] @ moved, momenta)
 
 
 def cavity(at_landmarks: GaussianPoints, observed: np.ndarray, noise: np.ndarray) -> GaussianPoints:

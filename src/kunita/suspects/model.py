@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import fdtrc, gammaincc, gammaln
 
 from kunita import numerics
+from kunita.inference.leave_out import miss_and_chi2
 from kunita.suspects.grid import HyperparameterGrid, Noise, full_grid
 from kunita.suspects.point_sets import PointSets, squared_distances
 
@@ -205,10 +206,8 @@ class GridModel:
         """
         duals = self.duals(y)
         cofactors, determinants = numerics.cofactors_small(self._invertible_blocks)
-        solved = cofactors @ duals[..., None]
-        misses = solved[..., 0] / determinants[..., None]
-
-        own = np.sum(misses * duals, axis=-1)
+        covariances = cofactors / determinants[..., None, None]
+        misses, own = miss_and_chi2(covariances, duals)
         total = _products(duals, y)
         others = np.maximum(total[:, None] - own, 0)
         weights = self._weights_by_others(others, determinants)
@@ -312,7 +311,7 @@ def build_model_at(sets: PointSets, noise: Noise, grid: HyperparameterGrid) -> G
 
     # With a known noise M is in mm². Otherwise τ² carries the unit, and M has none.
     unit = noise.level if noise.known else 1.0
-    floor = None if noise.known else (EXACT * sets.extent) ** 2
+    floor = None if noise.known else (EXACT * sets.rms_diameter) ** 2
     freedom = _freedom(sets)
     return GridModel(
         inverse=inverse / unit,

@@ -227,7 +227,7 @@ def _outliers_explain(pairing: PairingModel, order: np.ndarray, cycle: tuple[int
     n, d = sets.moving.shape
     undone = _undo(order, cycle)
     y = sets.displacements(undone)
-    price = d * np.log(sets.extent) + np.log(n)
+    price = d * np.log(sets.rms_diameter) + np.log(n)
     exchanged = pairing.worth(order)
     for gone in _possible_outliers(cycle, n):
         rest = pairing.model.without_all(gone)

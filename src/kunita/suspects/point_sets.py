@@ -49,8 +49,8 @@ class PointSets:
         return self.align in ("similarity", "affine")
 
     @functools.cached_property
-    def extent(self) -> float:
-        """How wide the moving points lie, mm: twice the root mean square distance to their mean."""
+    def rms_diameter(self) -> float:
+        """Twice the root mean square distance of the moving points to their mean, mm."""
         squared = np.sum(self._centred**2, axis=1)
         typical = float(np.sqrt(np.mean(squared)))
         return 2 * typical or 1.0
@@ -96,7 +96,7 @@ class PointSets:
             f = _centred(f, weights)
             rotation = trend.best_rotation((weights[:, None] * f).T @ x)
             distances = np.linalg.norm(x @ rotation.T - f, axis=1)
-            least = max(float(np.median(distances)), 1e-9 * self.extent)
+            least = max(float(np.median(distances)), 1e-9 * self.rms_diameter)
             weights = 1 / np.maximum(distances, least)
         return rotation
 
