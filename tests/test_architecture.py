@@ -34,6 +34,9 @@ those before it, and within a folder imports make no cycle."""
 AGAINST_THE_ORDER = set()
 """Imports that point down the flow. This list may only shrink."""
 
+OF_LANDMARKS = ("fixed", "targets", "noise", "fixed_noise", "moving_noise")
+"""What only landmarks have: other observations have no targets and another noise."""
+
 CORE_LIMITS = {
     "nodes_per_line": 12,
     "nodes_per_function": 50,
@@ -205,6 +208,18 @@ def test_imports_point_up_the_flow_only():
             if ORDER.index(layer(target)) > ORDER.index(layer(name)):
                 against.add((name, target))
     assert against == AGAINST_THE_ORDER
+
+
+def test_the_inference_reads_neither_targets_nor_noise_of_landmarks():
+    """It is given rows, information, and pairs of points to start an alignment from."""
+    read = set()
+    for name, tree in modules().items():
+        if layer(name) not in ("inference", "posterior", "evaluation"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in OF_LANDMARKS:
+                read.add((name, ast.unparse(node)))
+    assert read == {("inference.sample", "pairs.fixed")}
 
 
 def test_no_module_imports_itself_by_a_detour():

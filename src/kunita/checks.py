@@ -265,6 +265,10 @@ class NoisyPairs:
             source=self.source,
         )
 
+    def noise(self, jacobians: np.ndarray) -> np.ndarray:
+        """(n, d, d) of both sides together, in fixed space, by the Jacobians of a map."""
+        return noise_of_both_sides(self.fixed_noise, self.moving_noise, jacobians)
+
     def with_noise(self, noise: np.ndarray) -> "NoisyPairs":
         """The same with this noise, (n, d, d), on the fixed side alone."""
         return dataclasses.replace(
@@ -487,13 +491,7 @@ def _noise_after_alignment(marked: NoisyPairs, setting: Setting, rows: np.ndarra
     fixed = marked.fixed[rows]
     equal = np.ones(len(rows))
     start = trend.procrustes(setting.align, moving, fixed, equal)
-    fixed_noise = marked.fixed_noise[rows]
-    jacobians = np.broadcast_to(start.matrix, fixed_noise.shape)
-    return noise_of_both_sides(
-        fixed_noise,
-        marked.moving_noise[rows],
-        jacobians,
-    )
+    return marked.take(rows).noise(start.jacobians(len(rows)))
 
 
 def pairing_remarks(pairs: Pairs, marked: NoisyPairs, found: Suspicion) -> tuple[str, ...]:

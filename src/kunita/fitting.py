@@ -25,7 +25,6 @@ from kunita.inference.sample import Aligned, aligned_sample
 from kunita.inference.solve import Fit
 from kunita.jaxrun.doors import to_numpy
 from kunita.kernels import AbstractProfile, steepness
-from kunita.observations.landmarks import LandmarkObservations
 from kunita.posterior import Posterior, posterior_from_fit
 
 OVERCONFIDENT = 0.45
@@ -71,16 +70,16 @@ def _fit_weighted(marked: NoisyPairs, setting: Setting, weights: np.ndarray) -> 
     """Fit pairs whose covariances are divided by weights."""
     aligned = _align(marked, setting, weights)
     found = _estimate(marked, setting, weights, aligned)
-    observed = aligned.sample.observed_with(found.theta[-1])
-    refuse_contradictions(marked, _noise_at_start(aligned, observed))
-    fit = _solve(observed, setting, aligned, found)
+    factor = aligned.sample.noise_factor(found.theta[-1])
+    at_start = factor * marked.noise(aligned.sample.start.jacobians(len(marked)))
+    refuse_contradictions(marked, at_start / weights[:, None, None])
+    fit = _solve(setting, aligned, found)
     posterior = posterior_from_fit(fit, aligned.origin, setting.model, near=setting.patient)
-    noise = np.asarray(observed.noise(fit.jacobians))
     return FittedPairs(
         fit=fit,
         posterior=to_numpy(posterior),
         estimate=found,
-        noise=noise * weights[:, None, None],
+        noise=factor * marked.noise(np.asarray(fit.jacobians)),
         weights=weights,
         evidence=evidence_of(fit),
         remarks=tuple(_remarks(setting, aligned, found, fit)),
@@ -94,19 +93,10 @@ def _align(marked: NoisyPairs, setting: Setting, weights: np.ndarray) -> Aligned
     return aligned_sample(observed, setting.align, scaled=is_scaled)
 
 
-def _noise_at_start(aligned: Aligned, observed: LandmarkObservations) -> np.ndarray:
-    """(n, d, d) noise of both sides, carried over by the first alignment."""
-    matrix = aligned.sample.start.matrix
-    jacobians = np.broadcast_to(matrix, observed.fixed_noise.shape)
-    noise = observed.noise(jacobians)
-    return np.asarray(noise)
-
-
-def _solve(
-    observed: LandmarkObservations, setting: Setting, aligned: Aligned, found: Estimate
-) -> Fit:
+def _solve(setting: Setting, aligned: Aligned, found: Estimate) -> Fit:
     """The most probable flow, from the one that the estimation ended with, if it has one."""
     sample = aligned.sample
+    observed = sample.observed_with(found.theta[-1])
     problem = Problem(found.kernel, observed, sample.trend)
     start = sample.start
     momenta = None

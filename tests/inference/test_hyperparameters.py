@@ -26,8 +26,8 @@ def sample_of(x, f, align="none", copies=None, moving_noise=0.0):
     rows = np.arange(len(x)) if copies is None else np.repeat(np.arange(len(x)), copies)
     often = None if copies is None else np.repeat(copies, copies).astype(float)
     unit = (np.ones(len(rows)) if often is None else often)[:, None, None] * np.eye(x.shape[1])
-    observed = LandmarkObservations(x[rows], f[rows], unit, moving_noise * unit)
-    return aligned_sample(observed, align, scaled=True, copies=often).sample
+    observed = LandmarkObservations(x[rows], f[rows], unit, moving_noise * unit, copies=often)
+    return aligned_sample(observed, align, scaled=True).sample
 
 
 GAUSSIAN = Hyperparameters(kunita.Gaussian)
@@ -47,15 +47,12 @@ def flow(sample, theta):
 
 
 def small(sample, kernel, sd):
-    return float(
-        small_model.small_evidence(
-            kernel,
-            sample.positions,
-            sample.displacements,
-            sample.basis,
-            np.full(len(sample.positions), sd**2),
-        )
-    )
+    """Of landmarks as they are listed, each with this standard deviation."""
+    noise = np.tile(sd**2 * np.eye(sample.positions.shape[1]), (len(sample.positions), 1, 1))
+    observed = LandmarkObservations(sample.positions, sample.observed.fixed, noise)
+    rows = observed.rows(sample.positions, noise)
+    basis = sample.basis
+    return float(small_model.small_evidence(kernel, sample.positions, basis, rows, isotropic=True))
 
 
 def test_the_small_estimate_maximises_the_evidence_and_finds_the_truth():

@@ -112,6 +112,45 @@ def test_information_is_what_the_rows_add_up_to(counts):
     assert found.num_rows == len(rows.residual)
 
 
+@pytest.mark.parametrize("counts", [None, COUNTS])
+def test_landmarks_listed_several_times_have_the_normalising_constant_of_one(counts):
+    """−½log|R| − ½k log 2π; energy and information are the same anyway."""
+    once = noisy_landmarks()
+    if counts is not None:
+        once = with_directions(once, counts)
+    copies = 1.0 + np.arange(N) % 3
+    each = np.repeat(np.arange(N), copies.astype(int))
+    listed = dataclasses.replace(
+        once,
+        sites=once.sites[each],
+        fixed=once.fixed[each],
+        fixed_noise=(copies[:, None, None] * once.fixed_noise)[each],
+        moving_noise=(copies[:, None, None] * once.moving_noise)[each],
+        copies=copies[each],
+        directions=None if counts is None else once.directions[each],
+        known=None if counts is None else rows_of_known_directions(np.array(counts)[each]),
+    )
+
+    def constant_and_energy(observed, jac):
+        rows = observed.rows(observed.sites + 1.0, jac)
+        constant = rows.log_det + len(rows.residual) * np.log(2 * np.pi)
+        return float(constant), float(rows.energy)
+
+    expected = constant_and_energy(once, jacobians())
+    assert constant_and_energy(listed, jacobians()[each]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_what_rows_ask_for_is_the_displacement_along_what_is_known():
+    observed = with_directions(noisy_landmarks(), COUNTS)
+    rows = observed.rows(observed.sites, jacobians())
+    known = observed.known_directions
+    whole = observed.fixed - observed.sites
+    # Where a landmark is known along some directions, its noise is that of those alone.
+    along = np.einsum("iab,iac,ic->ib", known, known, whole)
+    found = rows.asked_displacements(np.zeros((N, D)))
+    np.testing.assert_allclose(found, along, atol=1e-9)
+
+
 def test_products_block_by_block_are_those_row_by_row():
     observed = noisy_landmarks()
     blocks = observed.rows(observed.sites, jacobians())

@@ -81,6 +81,7 @@ class RepeatedRows:
             fixed=fixed.points[self.which],
             fixed_noise=self.covariances(fixed),
             moving_noise=self.covariances(moving),
+            copies=self.copies.astype(float),
         )
 
     def split(self, momenta: np.ndarray) -> np.ndarray:
@@ -359,7 +360,7 @@ def refit_alone(full: Registration, lane: Lane, question: Question) -> Refit:
     fit = solve_model(problem, alignment, lane.momenta, model=full.model)
     posterior = to_numpy(posterior_from_fit(fit, found.origin, full.model))
     at = posterior.predict(question.points)
-    jacobians = np.broadcast_to(posterior.alignment.matrix, at.covariance.shape)
+    jacobians = posterior.alignment.jacobians(len(at.covariance))
     if posterior.model != "small":  # which carries noise with the alignment alone, to its order
         jacobians = np.asarray(posterior.jacobian(question.points))
     ended = fit.converged

@@ -185,7 +185,6 @@ class _Cohort:
             observed,
             self.lesson.align,
             scaled=self.lesson.scale_noise or not case.knows_noise,
-            copies=rows.copies.astype(float),
         )
         return aligned.sample
 

@@ -43,7 +43,6 @@ from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.problem import Problem
 from kunita.inference.sample import Sample
 from kunita.inference.solve import Fit
-from kunita.jaxrun.programs import FEW_LANDMARKS, compiled
 from kunita.kernels import AbstractKernel
 
 ENOUGH = 0.02
@@ -444,11 +443,7 @@ def flow_evidence(
     fit = _fit_roughly(sample, hyperparameters, theta, nearby)
     if not fit.converged:
         return -np.inf, None
-    observed = sample.observed_with(theta[-1])
-    noise = np.asarray(observed.noise(fit.jacobians))
-    repeated = float(repetition(sample, noise))
-    of_rows = evidence_of(fit)
-    return of_rows + repeated, fit
+    return evidence_of(fit), fit
 
 
 def _fit_roughly(
@@ -464,9 +459,6 @@ def _fit_roughly(
         return solve.solve(problem, sample.start, options=solve.ROUGH)
     momenta = changed_momenta(nearby, problem)
     return solve.solve(problem, nearby.alignment, momenta, solve.ROUGH)
-
-
-repetition = compiled(Sample.repetition, hasty=FEW_LANDMARKS)
 
 
 def changed_momenta(fit: Fit, problem: Problem) -> np.ndarray:

@@ -25,14 +25,13 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from kunita import numerics
 from kunita.inference.ascent import ValueAndGradient
 from kunita.inference.sample import Sample
-from kunita.inference.small import small_evidence, small_evidence_of_rows
+from kunita.inference.small import small_evidence
 from kunita.jaxrun.doors import Array, Scalar, namespace
 from kunita.jaxrun.programs import FEW_LANDMARKS, compiled
 from kunita.kernels import AbstractKernel, AbstractProfile, Sum
@@ -339,15 +338,13 @@ def small_log_evidence(
 
     def value(theta: Float[Array, " p"]) -> Scalar:
         kernel = hyperparameters.kernel(theta) if given is None else given
-        squared_scale = jnp.where(sample.scaled, jnp.exp(2 * theta[-1]), 1.0)
-        noise = squared_scale * sample.noise
-        repeated = sample.repetition(noise)
-        if sample.rows is None:
-            return repeated + small_evidence(
-                kernel, sample.positions, sample.displacements, sample.basis, noise
-            )
-        return repeated + small_evidence_of_rows(
-            kernel, sample.positions, sample.basis, sample.rows, squared_scale
+        rows = sample.rows_with(theta[-1])
+        return small_evidence(
+            kernel,
+            sample.positions,
+            sample.basis,
+            rows,
+            isotropic=sample.isotropic,
         )
 
     return jax.value_and_grad(value)(theta)

@@ -95,20 +95,12 @@ def _refuse_several_sites(sites: np.ndarray) -> None:
 def row_weights(rows: Rows, dual: Float[Array, "n d"]) -> Float[Array, " k"]:
     """w, from λ = Hᵀw and w = r − Hδφ₁, where δφ₁ is what a fit that stopped early lacks.
 
-    Hence M δφ₁ = Hᵀr − λ at every site, M = HᵀH. What M does not see, H does not either, so that
-    its pseudo-inverse serves. At a converged fit w = r. All in NumPy: nothing is compiled for it.
+    Hence M δφ₁ = Hᵀr − λ at every site, M = HᵀH. At a converged fit w = r.
     """
+    lacking = rows.asked_displacements(dual)
     operator = np.asarray(rows.operator)
-    residual = np.asarray(rows.residual)
-    site = np.asarray(rows.site)
-    squares = operator[:, :, None] * operator[:, None, :]
-    information = np.zeros((*dual.shape, dual.shape[1]))
-    np.add.at(information, site, squares)
-    missing = -np.array(dual)
-    np.add.at(missing, site, operator * residual[:, None])
-    inverse = np.linalg.pinv(information, hermitian=True)
-    change = np.einsum("iab,ib->ia", inverse, missing)
-    return residual - np.sum(operator * change[site], axis=1)
+    explained = np.sum(operator * lacking[rows.site], axis=1)
+    return np.asarray(rows.residual) - explained
 
 
 @compiled(hasty=SMALL_MATRIX)

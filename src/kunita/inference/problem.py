@@ -342,9 +342,7 @@ def look_first(
     A look compares energies with the noise of the state before. Here there is none, and the
     alignment takes its place, so that one program serves the first look and all others.
     """
-    sites = problem.observations.sites
-    shape = (*sites.shape, sites.shape[1])
-    jacobians = np.broadcast_to(alignment.matrix, shape)
+    jacobians = alignment.jacobians(len(problem.observations.sites))
     staying = no_step(problem)
     return look(
         problem,

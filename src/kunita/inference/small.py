@@ -5,6 +5,9 @@ With linear observations everything is closed but for the alignment, whose rotat
 few rounds of the linear model around the flow at rest find it.
 """
 
+import functools
+from collections.abc import Callable
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Float
@@ -57,7 +60,7 @@ def regress(problem: Problem, alignment: Alignment) -> Regression:
     """Solve the linear model around the flow at rest."""
     start = alignment(problem.observations.sites)
     still = shooting.standstill(start)
-    jacobians = jnp.broadcast_to(alignment.matrix, still.jacobians[0].shape)
+    jacobians = alignment.jacobians(len(start))
     linear = _linear_model_at_rest(problem, still, jacobians)
     here = problem.observations.information(start, jacobians)
     residual = Residual(here.force, jnp.zeros(len(problem.trend.generators)))
@@ -116,47 +119,55 @@ class AlignmentSearch(AbstractSearch[Regression]):
 def small_evidence(
     kernel: AbstractKernel,
     positions: Float[Array, "n d"],
-    displacements: Float[Array, "n d"],
-    basis: Float[Array, "n d b"],
-    variances: Float[Array, " n"],
-) -> Scalar:
-    """The exact log evidence of landmarks with isotropic noise, y ~ N(hβ, (K + D) ⊗ I), β flat.
-
-    It needs a factor of an n×n matrix only.
-    """
-    n, d = positions.shape
-    gram = kernel.gram(positions, positions)
-    noise = jnp.diag(variances)
-    factor = numerics.cholesky(gram + noise, jitter=0.0)
-
-    def whiten(vectors: Float[Array, "n ..."]) -> Float[Array, "nd m"]:
-        columns = vectors.reshape(n, -1)
-        whitened = numerics.solve_lower(factor, columns)
-        return whitened.reshape(n * d, -1)
-
-    y = whiten(displacements)[:, 0]
-    h = whiten(basis)
-    log_det = d * numerics.log_det_of_factor(factor)
-    return restricted_likelihood(y, h, log_det)
-
-
-def small_evidence_of_rows(
-    kernel: AbstractKernel,
-    positions: Float[Array, "n d"],
     basis: Float[Array, "n d b"],
     rows: Rows,
-    squared_scale: Scalar,
+    *,
+    isotropic: bool,
 ) -> Scalar:
-    """The same for whitened rows, r ~ N(Hhβ, H(K ⊗ I)Hᵀ + s²I), s a scale of their noise."""
+    """The exact log evidence of rows at rest, r ~ N(Hhβ, H(K ⊗ I)Hᵀ + I), β flat.
+
+    Args:
+        kernel: K is its matrix at the positions.
+        positions, basis: x̃ and h(x̃).
+        rows: r and H.
+        isotropic: whether `rows.is_isotropic()`. Then the axes part, and a factor of an n×n
+            matrix is enough.
+    """
     gram = kernel.gram(positions, positions)
+    whiten, log_det = (_whitener_by_axis if isotropic else _whitener)(gram, rows)
+    y = whiten(rows.residual)
+    h = whiten(rows.apply(basis))
+    return restricted_likelihood(y, h, rows.log_det + log_det)
+
+
+Whitener = Callable[[Float[Array, "k ..."]], Float[Array, "k ..."]]
+"""y ↦ C⁻¹y with CCᵀ = S."""
+
+
+def _whitener(gram: Float[Array, "n n"], rows: Rows) -> tuple[Whitener, Scalar]:
+    """Of S = H(K ⊗ I)Hᵀ + I, and log|S|."""
     explained = covariance_at_rest(gram, rows.site, rows.operator)
-    noise = squared_scale * jnp.eye(len(explained))
-    factor = numerics.cholesky(explained + noise, jitter=0.0)
-    design = rows.apply(basis)
-    y = numerics.solve_lower(factor, rows.residual)
-    h = numerics.solve_lower(factor, design)
-    log_det = rows.log_det + numerics.log_det_of_factor(factor)
-    return restricted_likelihood(y, h, log_det)
+    identity = jnp.eye(len(explained))
+    factor = numerics.cholesky(explained + identity, jitter=0.0)
+    log_det = numerics.log_det_of_factor(factor)
+    return functools.partial(numerics.solve_lower, factor), log_det
+
+
+def _whitener_by_axis(gram: Float[Array, "n n"], rows: Rows) -> tuple[Whitener, Scalar]:
+    """The same where H is a number times the identity at every site: S = (wKw + I) ⊗ I."""
+    n = len(gram)
+    d = rows.per_site
+    w = rows.blocks[:, 0, 0]
+    explained = w[:, None] * gram * w
+    factor = numerics.cholesky(explained + jnp.eye(n), jitter=0.0)
+    log_det = d * numerics.log_det_of_factor(factor)
+
+    def whiten(values: Float[Array, "k ..."]) -> Float[Array, "k ..."]:
+        by_site = values.reshape(n, -1)
+        whitened = numerics.solve_lower(factor, by_site)
+        return whitened.reshape(values.shape)
+
+    return whiten, log_det
 
 
 def restricted_likelihood(y: Float[Array, " k"], h: Float[Array, "k b"], log_det: Scalar) -> Scalar:

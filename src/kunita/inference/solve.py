@@ -287,7 +287,7 @@ def _control_sets(
 ) -> Iterator[np.ndarray]:
     """Sets of control points: few to begin with, then more and more; none that would not pay."""
     points = np.asarray(alignment(problem.observations.sites))
-    jacobians = np.broadcast_to(alignment.matrix, (*points.shape, points.shape[1]))
+    jacobians = alignment.jacobians(len(points))
     local = np.asarray(local_information(problem, points, jacobians))
     first_remainder = options.search_remainder * len(points)
     most = int(options.most * len(points))

@@ -49,6 +49,12 @@ class Alignment(eqx.Module):
         solved = jnp.linalg.solve(self.matrix, columns)
         return solved.T + self.center
 
+    def jacobians(self, num_points: int) -> Float[Array, "m d d"]:
+        """A, once for each of so many points."""
+        xp = namespace(self.matrix)
+        shape = (num_points, *self.matrix.shape)
+        return xp.broadcast_to(self.matrix, shape)
+
 
 class Trend(eqx.Module):
     """The directions in which the alignment may still move.

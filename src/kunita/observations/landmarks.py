@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 
 from kunita import numerics
 from kunita.jaxrun.doors import Array, Scalar, namespace
-from kunita.observations.base import AbstractObservations, Rows
+from kunita.observations.base import AbstractObservations, Correspondences, Rows
 
 
 class LandmarkObservations(AbstractObservations):
@@ -26,6 +26,8 @@ class LandmarkObservations(AbstractObservations):
         moving_noise: those of the moving points in their own space, mm²; None if they are exact.
         directions: orthonormal rows for each landmark, those that are known first; None if all are.
         known: the landmark and the place among its directions of every row; None if all are known.
+        copies: how often each landmark is listed, each time with so many times its covariance;
+            None if once.
     """
 
     sites: Float[Array, "n d"]
@@ -34,11 +36,12 @@ class LandmarkObservations(AbstractObservations):
     moving_noise: Float[Array, "n d d"] | None = None
     directions: Float[Array, "n d d"] | None = None
     known: Int[Array, "k 2"] | None = None
+    copies: Float[Array, " n"] | None = None
 
     @property
     def noise_sd(self) -> Scalar:
         """That of the median landmark along a typical direction of those that are known, mm."""
-        total = self.unturned_noise
+        total = self._unturned_noise
         xp = namespace(total)
         dimension = total.shape[1]
         typical = xp.trace(total, axis1=1, axis2=2) / dimension
@@ -58,7 +61,7 @@ class LandmarkObservations(AbstractObservations):
         return noise_of_both_sides(self.fixed_noise, self.moving_noise, jacobians)
 
     @property
-    def unturned_noise(self) -> Float[Array, "n d d"]:
+    def _unturned_noise(self) -> Float[Array, "n d d"]:
         """C_f + C_m: the noise of both sides, before any map is known."""
         if self.moving_noise is None:
             return self.fixed_noise
@@ -73,6 +76,11 @@ class LandmarkObservations(AbstractObservations):
         return is_known[:, :, None] * self.directions
 
     @property
+    def shares(self) -> np.ndarray | None:
+        """(n,) how much of a landmark each copy of it stands for; None if all are listed once."""
+        return None if self.copies is None else 1 / np.asarray(self.copies)
+
+    @property
     def known_completely(self) -> np.ndarray:
         """(n,) which landmarks are known along all directions."""
         n, d = self.sites.shape
@@ -81,6 +89,13 @@ class LandmarkObservations(AbstractObservations):
         known = np.asarray(self.known)
         counts = np.bincount(known[:, 0], minlength=n)
         return counts == d
+
+    def correspondences(self) -> Correspondences:
+        """The landmarks that are known along all directions, weighted by their noise."""
+        whole = self.known_completely
+        noise = np.asarray(self._unturned_noise)[whole]
+        variances = np.trace(noise, axis1=1, axis2=2)
+        return Correspondences(self.sites[whole], self.fixed[whole], 1 / variances)
 
     def scaled(self, factor: Scalar) -> "LandmarkObservations":
         """The same with all covariances multiplied by a factor."""
@@ -102,12 +117,13 @@ class LandmarkObservations(AbstractObservations):
         noise = self.noise(jacobians)
         miss = self.fixed - arrived
         if self.directions is None or self.known is None:
-            return _rows_of_whole_landmarks(noise, miss)
+            return _rows_of_whole_landmarks(noise, miss, self.copies)
         return _rows_along_directions(
             noise,
             miss,
             self.directions,
             self.known,
+            self.copies,
         )
 
 
@@ -122,7 +138,9 @@ def noise_of_both_sides(
     return fixed_noise + carried
 
 
-def _rows_of_whole_landmarks(noise: Float[Array, "n d d"], miss: Float[Array, "n d"]) -> Rows:
+def _rows_of_whole_landmarks(
+    noise: Float[Array, "n d d"], miss: Float[Array, "n d"], copies: Float[Array, " n"] | None
+) -> Rows:
     """H = C⁻¹, d rows for each landmark."""
     n, d = miss.shape
     factor = numerics.cholesky_small(noise)
@@ -132,7 +150,7 @@ def _rows_of_whole_landmarks(noise: Float[Array, "n d d"], miss: Float[Array, "n
         site=landmark,
         operator=operator.reshape(n * d, d),
         residual=jnp.einsum("iab,ib->ia", operator, miss).ravel(),
-        log_det=_log_det(factor),
+        log_det=_log_det(factor, jnp.full(n, d), copies),
         group=landmark,
         per_site=d,
     )
@@ -143,6 +161,7 @@ def _rows_along_directions(
     miss: Float[Array, "n d"],
     directions: Float[Array, "n d d"],
     known: Int[Array, "k 2"],
+    copies: Float[Array, " n"] | None,
 ) -> Rows:
     """H = C⁻¹B, CCᵀ = BDBᵀ: one row for each direction that is known."""
     d = miss.shape[1]
@@ -161,7 +180,7 @@ def _rows_along_directions(
         site=landmark,
         operator=operator[landmark, place],
         residual=residual[landmark, place],
-        log_det=_log_det(factor),
+        log_det=_log_det(factor, is_known.sum(axis=1), copies),
         group=landmark,
     )
 
@@ -177,12 +196,33 @@ def _is_known(known: Int[Array, "k 2"], shape: tuple[int, ...]) -> Float[Array, 
     return jnp.zeros(shape).at[landmark, place].set(1.0)
 
 
-def _log_det(factor: Float[Array, "n d d"]) -> Scalar:
-    """Σ log|Dᵢ|, from the factors of Dᵢ = CCᵀ."""
+def _log_det(
+    factor: Float[Array, "n d d"],
+    num_rows: Float[Array, " n"] | Int[Array, " n"],
+    copies: Float[Array, " n"] | None,
+) -> Scalar:
+    """Σ log|Dᵢ|, from the factors of Dᵢ = CCᵀ; each landmark as if it were listed once.
+
+    A landmark of r rows that is listed k times with k times its covariance D is worth N(f; φ, D) as
+    before, but for the factors in front. Each copy should bring |2πD|^(−1/2k), and brings
+    |2πkD|^(−½). With (2π)^r set aside, as in log|R|, its share is
+
+        (log|kD| − r log k + r log 2π)/k − r log 2π.
+
+    Args:
+        factor: of Dᵢ, of a copy kDᵢ; the identity along what is not known.
+        num_rows: r, how many directions of each landmark are known.
+        copies: k; None if every landmark is listed once.
+    """
     diagonals = jnp.diagonal(factor, axis1=-2, axis2=-1)
     logarithms = jnp.log(diagonals)
-    half = jnp.sum(logarithms)
-    return 2 * half
+    log_dets = 2 * jnp.sum(logarithms, axis=1)
+    if copies is None:
+        return jnp.sum(log_dets)
+    constants = num_rows * jnp.log(2 * jnp.pi)
+    of_landmark = log_dets - num_rows * jnp.log(copies) + constants
+    shares = of_landmark / copies - constants
+    return jnp.sum(shares)
 
 
 def rows_of_known_directions(counts: np.ndarray) -> np.ndarray:
