@@ -24,7 +24,7 @@ import numpy as np
 import kunita
 from kunita.cohort import lanes, leave_one_out
 from kunita.data.landmarks import Landmarks
-from kunita.registration import Registration
+from kunita.record import Registration
 
 SCALES_MM = (5.0, 10.0, 25.0, 50.0, 100.0, 200.0)
 COUNTS = (20, 37)

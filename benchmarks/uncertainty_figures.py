@@ -33,7 +33,7 @@ from kunita.data.landmarks import Landmarks
 from kunita.errors import KunitaWarning
 from kunita.figures import style
 from kunita.fitting import OVERCONFIDENT
-from kunita.registration import Registration
+from kunita.record import Registration
 from kunita.scores import LEVELS
 
 SIDE_MM, LENGTH_SCALE, AMPLITUDE, NOISE_MM = 90.0, 30.0, 6.0, 1.0

@@ -46,6 +46,7 @@ CORE = (
     "evaluation",
     "suspects",
     "data",
+    "record",
     "registration",
     "checks",
     "fitting",

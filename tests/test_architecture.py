@@ -21,7 +21,8 @@ ORDER = (
     "errors", "jaxrun", "numerics", "kernels", "flow", "observations", "gaussians", "inference",
     "evaluation", "posterior", "scores", "suspects",
     # data, and the door where it meets the model
-    "data", "prior", "checks", "fitting", "facts", "registration",
+    "data", "prior", "checks", "fitting", "facts", "record",
+    "registration",
     # what is made of a registration
     "phantoms", "outputs", "io", "figures", "cohort", "experiments", "report", "notebook",
     # the command line

@@ -47,7 +47,7 @@ _HOME = {
     "write_landmarks": "kunita.io.landmark_files.files",
     "read_image": "kunita.io.image_files.files",
     "write_image": "kunita.io.image_files.files",
-    "Registration": "kunita.registration",
+    "Registration": "kunita.record",
     "register": "kunita.registration",
     "Prior": "kunita.prior",
     "Lesson": "kunita.cohort.prior",
@@ -107,7 +107,7 @@ def _show_posterior(self: Any) -> str | None:
 
 
 _SHOWN = {
-    ("kunita.registration", "Registration"): _show_registration,
+    ("kunita.record", "Registration"): _show_registration,
     ("kunita.posterior", "Posterior"): _show_posterior,
 }
 

@@ -41,7 +41,7 @@ from kunita.outputs.transforms import inverse_transform as inverse_transform
 from kunita.outputs.warp import warp_image as warp_image
 from kunita.posterior import Posterior as Posterior
 from kunita.prior import Prior as Prior
-from kunita.registration import Registration as Registration
+from kunita.record import Registration as Registration
 from kunita.registration import register as register
 
 __version__: str

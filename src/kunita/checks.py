@@ -232,6 +232,20 @@ class NoisyPairs:
     moving_noise: np.ndarray
     source: NoiseSource
 
+    @classmethod
+    def of_fit(
+        cls, moving: Landmarks, fixed: Landmarks, noise: np.ndarray, rows: np.ndarray
+    ) -> "NoisyPairs":
+        """Some rows of pairs that were fitted, with the noise that the fit ended with."""
+        kept = noise[rows]
+        return cls(
+            pairs=Pairs(moving.take(rows), fixed.take(rows), "order", ()),
+            rows=rows,
+            fixed_noise=kept,
+            moving_noise=np.zeros_like(kept),
+            source=NoiseSource.ARGUMENT,
+        )
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -24,7 +24,7 @@ from kunita.io.summary_files import write_json
 from kunita.io.writing import check_writable, complete
 from kunita.outputs.labels import label_values
 from kunita.phantoms.brain_shift import BrainShift, brain_shift
-from kunita.registration import Registration
+from kunita.record import Registration
 
 FILES = (
     "mri.nii.gz",

@@ -20,7 +20,7 @@ from kunita.kernels import describe_kernel
 
 if TYPE_CHECKING:
     # Facts are part of a registration, so the import can only point the other way.
-    from kunita.registration import Registration
+    from kunita.record import Registration
 else:
     Registration = Any
 

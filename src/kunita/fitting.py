@@ -8,6 +8,7 @@ again, each time with weights of the landmarks that the last posterior gives
 import dataclasses
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 
 from kunita.checks import NoisyPairs, Setting, refuse_contradictions
@@ -18,13 +19,18 @@ from kunita.inference import solve
 from kunita.inference.estimation import Estimate, estimate
 from kunita.inference.evidence import evidence_of
 from kunita.inference.hyperparameters import GivenParameters, Hyperparameters, build_search_box
-from kunita.inference.intervals import EstimatedParameter
+from kunita.inference.intervals import (
+    EstimatedParameter,
+    EvidenceProfile,
+    find_parameter,
+    profile_evidence,
+)
 from kunita.inference.problem import Problem
 from kunita.inference.robust import REWEIGHTINGS, SETTLED_WEIGHT, first_weights, student_weights
 from kunita.inference.sample import Aligned, aligned_sample
 from kunita.inference.solve import Fit
-from kunita.jaxrun.doors import to_numpy
-from kunita.kernels import AbstractProfile, steepness
+from kunita.jaxrun.doors import on_one_blas_thread, to_numpy
+from kunita.kernels import AbstractKernel, AbstractProfile, steepness
 from kunita.posterior import Posterior, posterior_from_fit
 
 OVERCONFIDENT = 0.45
@@ -132,6 +138,35 @@ def _estimate(
         # the flows of some landmarks are no start for all of them
         best = dataclasses.replace(best, fits=(None,))
     return best
+
+
+@on_one_blas_thread
+def profile_pairs(
+    marked: NoisyPairs,
+    align: str,
+    kernel: AbstractKernel,
+    estimated: tuple[EstimatedParameter, ...],
+    most_landmarks: int,
+) -> EvidenceProfile | None:
+    """The log evidence along the length scale of a fit to some pairs; None if it has none.
+
+    Args:
+        marked: the pairs, with the noise that the fit ended with.
+        align: the kind of alignment.
+        kernel: of the fit.
+        estimated: the hyper-parameters that were estimated for it.
+        most_landmarks: of more landmarks than this, so many are drawn.
+    """
+    drawn = draw_rows(marked.known_completely, most_landmarks)
+    if drawn is not None:
+        marked = marked.take(drawn)
+    noise = find_parameter(estimated, "noise", "noise factor")
+    scale = 1.0 if noise is None else noise.value
+    unscaled = marked.with_noise(marked.fixed_noise / scale**2)
+    with jax.enable_x64(True):
+        observed = unscaled.observe(np.ones(len(unscaled)))
+        aligned = aligned_sample(observed, align, scaled=noise is not None)
+        return profile_evidence(aligned.sample, kernel, estimated)
 
 
 def draw_rows(whole: np.ndarray, most: int) -> np.ndarray | None:

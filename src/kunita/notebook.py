@@ -23,7 +23,7 @@ from kunita.inference.path_space import AbstractRowSpace
 from kunita.inference.solve import Truncation
 from kunita.kernels import describe_kernel
 from kunita.posterior import Posterior
-from kunita.registration import Registration
+from kunita.record import Registration
 
 MOST_DRAWN = 100
 """Landmarks in a drawing; of more, those in doubt and others evenly spaced in the list."""

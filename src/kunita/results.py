@@ -36,7 +36,7 @@ from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows, landmark_rows, summary
 from kunita.outputs.targets import describe_targets, extrapolation_remarks, remoteness
 from kunita.outputs.transforms import CompositeTransform, forward_transform, inverse_transform
-from kunita.registration import Registration
+from kunita.record import Registration
 from kunita.report.page import Subject
 from kunita.report.result import read_layers, write_report
 

@@ -28,7 +28,8 @@ from kunita.jaxrun.doors import door, to_numpy
 from kunita.kernels import AbstractKernel, Gaussian
 from kunita.observations.landmarks import LandmarkObservations, noise_of_both_sides
 from kunita.posterior import Posterior, posterior_from_fit
-from kunita.registration import Registration, register
+from kunita.record import Registration
+from kunita.registration import register
 
 STILL = Gaussian(100.0, 1e-3)
 """A prior that allows next to no deformation: what is left is the alignment alone."""

@@ -16,12 +16,12 @@ from kunita.cohort.leave_one_out import LEAST_OTHERS, RepeatedRows
 from kunita.data.case import Case
 from kunita.errors import ArgumentError, LandmarkError
 from kunita.inference.estimation import (
-    LEAST_FREEDOM,
     Estimate,
     estimate,
     estimate_without_each,
 )
 from kunita.inference.hyperparameters import (
+    LEAST_FREEDOM,
     GivenParameters,
     Hyperparameters,
     SearchBox,

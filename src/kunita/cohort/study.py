@@ -25,7 +25,7 @@ from kunita.data.case import Case
 from kunita.data.landmarks import Landmarks
 from kunita.kernels import Gaussian
 from kunita.prior import Prior
-from kunita.registration import Registration
+from kunita.record import Registration
 from kunita.scores import Predictions
 
 PAPER = Prior(kernel=Gaussian(50.0, 1.0), noise_mm=0.5**0.5)

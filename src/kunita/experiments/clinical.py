@@ -57,7 +57,7 @@ from kunita.experiments.experiment import (
 )
 from kunita.kernels import Gaussian
 from kunita.phantoms.cohorts import generated_cohort
-from kunita.registration import Registration
+from kunita.record import Registration
 
 
 @dataclasses.dataclass(frozen=True)

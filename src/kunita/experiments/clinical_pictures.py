@@ -14,7 +14,7 @@ from kunita.experiments.clinical_tables import Outcome, PanelRow, Prior, PriorRo
 from kunita.experiments.experiment import Plate, Progress
 from kunita.figures import clinical as figures
 from kunita.kernels import Gaussian
-from kunita.registration import Registration
+from kunita.record import Registration
 
 RIM = 0.15
 """A landmark in this part of the fixed image, at its rim, is not what a figure is about."""

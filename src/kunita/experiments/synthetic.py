@@ -34,7 +34,8 @@ from kunita.figures.synthetic import (
 )
 from kunita.kernels import Gaussian
 from kunita.phantoms.shapes import circle, flower
-from kunita.registration import Registration, register
+from kunita.record import Registration
+from kunita.registration import register
 
 BAND = (0.1, 0.9)
 """Quantiles, over the places at one distance, that a band shows."""

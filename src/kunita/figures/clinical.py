@@ -20,7 +20,7 @@ from kunita.figures.style import COLOURS, DASHES, MARKERS, PAGE_WIDTH, styled
 from kunita.outputs.dense import lattice_points
 from kunita.outputs.maps import PullBack, maps
 from kunita.outputs.warp import interpolator
-from kunita.registration import Registration
+from kunita.record import Registration
 
 MOST_PIXELS = 400
 """Along the longer side of a picture: more than a printed panel shows."""

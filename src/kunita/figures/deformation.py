@@ -6,7 +6,7 @@ from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.figure import Figure
 
 from kunita.figures.ellipses import ellipses
-from kunita.registration import Registration
+from kunita.record import Registration
 
 
 def deformed_grid(

@@ -34,6 +34,7 @@ from kunita.inference.ascent import (
 )
 from kunita.inference.evidence import evidence_of
 from kunita.inference.hyperparameters import (
+    LEAST_FREEDOM,
     Hyperparameters,
     SearchBox,
     SmallEvidence,
@@ -61,9 +62,6 @@ REACH = 1.0
 NEAR = 0.3
 """How far the maximum without a sample may be from that with all of them for their
 correction to be shared."""
-
-LEAST_FREEDOM = 3
-"""Coordinates that the alignment does not explain: with fewer there is nothing to estimate with."""
 
 STARTS = ((0.0, 0.0, 0.0), (-1.2, 0.0, 0.0), (0.8, 0.7, -1.0), (0.0, -1.0, 1.0))
 """Where the search starts: steps in the logarithms of length scales, amplitudes and noise."""

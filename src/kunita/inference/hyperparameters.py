@@ -39,6 +39,9 @@ from kunita.kernels import AbstractKernel, AbstractProfile, Sum
 PRIOR_FACTORS = (3.0, 5.0, 5.0)
 """The weak prior of length scales, amplitudes and noise: one standard deviation is this factor."""
 
+LEAST_FREEDOM = 3
+"""Coordinates that the alignment does not explain: with fewer there is nothing to estimate with."""
+
 NOISE_FACTORS = (0.05, 1.0, 20.0)
 """Least, first and largest factor on a noise that is given."""
 

@@ -22,7 +22,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from kunita.inference.ascent import LogDensity, ascend, climb, finite_or, moved
-from kunita.inference.hyperparameters import SearchBox
+from kunita.inference.hyperparameters import (
+    LEAST_FREEDOM,
+    GivenParameters,
+    Hyperparameters,
+    SearchBox,
+    SmallEvidence,
+    build_search_box,
+)
+from kunita.inference.sample import Sample
+from kunita.kernels import AbstractKernel, AbstractProfile
 
 IDENTIFIED = np.log(16.0)
 """The widest interval of an identified hyper-parameter, in log: four times up and down."""
@@ -262,6 +271,67 @@ class EvidenceProfile:
             identified=used.identified,
             num_landmarks=num_landmarks,
         )
+
+
+def profile_evidence(
+    sample: Sample, kernel: AbstractKernel, estimated: tuple[EstimatedParameter, ...]
+) -> EvidenceProfile | None:
+    """The profile of a kernel's length scale, what is given kept; None if it has none.
+
+    There is none where the kernel is more than a family with its length scale and
+    amplitude, and where the alignment explains nearly everything.
+
+    Args:
+        sample: what is explained, its noise up to the scale that was estimated.
+        kernel: that was used.
+        estimated: the hyper-parameters that were estimated.
+    """
+    if not isinstance(kernel, AbstractProfile) or not _is_plain(kernel):
+        return None
+    if sample.freedom < LEAST_FREEDOM:
+        return None
+    small = _evidence_with_given(sample, kernel, estimated)
+    used = _used_length_scale(kernel, estimated)
+    scales = profile_scales(used, small.box.limits[0])
+    noise = find_parameter(estimated, "noise", "noise factor")
+    noise_scale = 1.0 if noise is None else noise.value
+    theta = np.log([kernel.length_scale, kernel.amplitude, noise_scale])
+    values = profile_length_scale(small, small.box, theta, scales)
+    return EvidenceProfile.around(used, scales, values, len(sample.positions))
+
+
+def _is_plain(kernel: AbstractProfile) -> bool:
+    """Whether the family, the length scale and the amplitude are all there is to a kernel.
+
+    A rational quadratic, say, may have been given with an α of its own.
+    """
+    try:
+        return bool(type(kernel)(kernel.length_scale, kernel.amplitude) == kernel)
+    except TypeError:
+        return False
+
+
+def _evidence_with_given(
+    sample: Sample, kernel: AbstractProfile, estimated: tuple[EstimatedParameter, ...]
+) -> SmallEvidence:
+    """The evidence of the small-deformation model, the amplitude given if it was not estimated."""
+    given = GivenParameters()
+    if find_parameter(estimated, "amplitude") is None:
+        given = GivenParameters(amplitude=float(kernel.amplitude))
+    is_factor = find_parameter(estimated, "noise") is None
+    hyperparameters = Hyperparameters(type(kernel), given=given, noise_is_factor=is_factor)
+    box = build_search_box([sample], hyperparameters, weak_prior=True)
+    return SmallEvidence((sample,), hyperparameters, box)
+
+
+def _used_length_scale(
+    kernel: AbstractProfile, estimated: tuple[EstimatedParameter, ...]
+) -> EstimatedParameter:
+    """The length scale with its interval; without one, where it was given."""
+    found = find_parameter(estimated, "length scale")
+    if found is not None:
+        return found
+    return EstimatedParameter("length scale", float(kernel.length_scale), np.nan, np.nan, False)
 
 
 def profile_scales(used: EstimatedParameter, limits: np.ndarray) -> np.ndarray:

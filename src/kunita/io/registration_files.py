@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 import kunita.kernels
-from kunita import posterior, registration
+from kunita import posterior, record
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
@@ -36,7 +36,7 @@ KINDS: tuple[type, ...] = (
     Landmarks,
     Trajectory,
     posterior.Posterior,
-    registration.Registration,
+    record.Registration,
     EstimatedParameter,
     Rows,
     path_space.PathSpace,
@@ -67,7 +67,7 @@ REPLACED_CLASSES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 def save(reg: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
     """Write a registration to an HDF5 file, which appears under its name only when it is complete."""
-    if not isinstance(reg, registration.Registration):
+    if not isinstance(reg, record.Registration):
         raise ArgumentError(f"reg: expected a Registration, found {reg!r:.80}")
     content = (
         io.BytesIO()
@@ -82,7 +82,7 @@ def save(reg: Any, path: str | os.PathLike, *, overwrite: bool = False) -> None:
         partial.write_bytes(content.getvalue())
 
 
-def load(path: str | os.PathLike) -> registration.Registration:
+def load(path: str | os.PathLike) -> record.Registration:
     """Read a registration that `save` wrote."""
     if not Path(path).is_file():
         raise FileError(

@@ -10,7 +10,7 @@ from kunita.data.geometry import Mesh, Streamlines, VertexValues
 from kunita.data.landmarks import Landmarks, refuse_free
 from kunita.errors import LandmarkError
 from kunita.gaussians import GaussianPoints
-from kunita.registration import Registration
+from kunita.record import Registration
 
 LEVEL = 0.95
 

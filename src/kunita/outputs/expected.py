@@ -7,7 +7,7 @@ import numpy as np
 from kunita.data.image import Image
 from kunita.outputs.hull import hull_of
 from kunita.outputs.targets import remoteness
-from kunita.registration import Registration
+from kunita.record import Registration
 
 MOST_PLACES = 2000
 """Where a region is looked at."""

@@ -12,7 +12,7 @@ from kunita.errors import ImageError
 from kunita.outputs.dense import Lattice, slabs
 from kunita.outputs.maps import Maps, maps, warn
 from kunita.outputs.warp import nearest
-from kunita.registration import Registration
+from kunita.record import Registration
 
 NUM_DRAWS = 256
 REACH = 4.0

@@ -35,7 +35,7 @@ from kunita.outputs.dense import (
     smooth_field,
 )
 from kunita.posterior import Posterior
-from kunita.registration import Registration
+from kunita.record import Registration
 
 WHATS = ("fc", "std", "radius", "cov", "jacobian")
 UNITS = {"fc": "mm²", "std": "mm", "radius": "mm", "cov": "mm²", "jacobian": "1"}

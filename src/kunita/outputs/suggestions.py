@@ -21,7 +21,7 @@ from kunita.outputs.labels import label_values
 from kunita.outputs.targets import main_scale, remoteness
 from kunita.outputs.warp import nearest
 from kunita.posterior import Posterior
-from kunita.registration import Registration
+from kunita.record import Registration
 
 LEVEL = 0.95
 COUNT = 3

@@ -15,7 +15,7 @@ from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.outputs.expected import expected_in_hull, expected_in_labels
 from kunita.outputs.maps import Maps
 from kunita.outputs.targets import fle_mm, fre_mm
-from kunita.registration import Registration
+from kunita.record import Registration
 
 PROBES = 9
 """Points along each axis where the Jacobian is looked at when there is no image."""

@@ -20,7 +20,7 @@ from kunita.jaxrun.doors import ArrayLike
 from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.outputs.carry import LEVEL, carry_landmarks, carry_points
 from kunita.outputs.hull import hull_of
-from kunita.registration import Registration
+from kunita.record import Registration
 
 FAR = 1.0
 """Farther than this many length scales from every landmark none of them says much: less than e⁻¹ =

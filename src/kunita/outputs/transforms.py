@@ -29,7 +29,7 @@ from kunita.outputs.dense import (
     spline_weights,
 )
 from kunita.outputs.maps import NODES_PER_SCALE, displacement, faster_form, in_batches
-from kunita.registration import Registration
+from kunita.record import Registration
 
 TOLERANCE = 0.01
 """Largest error of the interpolated transform, mm: most of it is spent on linear interpolation, the

@@ -11,7 +11,7 @@ from kunita.data.image import Image
 from kunita.errors import ArgumentError, ImageError
 from kunita.outputs.dense import slabs
 from kunita.outputs.maps import PullBack, pull_back, warn
-from kunita.registration import Registration
+from kunita.record import Registration
 
 INTERPOLATIONS = ("nearest", "linear", "cubic")
 

@@ -13,9 +13,8 @@ from kunita.figures.overview import overview
 from kunita.figures.themed import svg
 from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps, maps
-from kunita.outputs.profile import evidence_profile
 from kunita.outputs.summary import LandmarkRows
-from kunita.registration import Registration
+from kunita.record import Registration
 from kunita.report.look import Scale, coloured_planes
 from kunita.report.planes import box_around, box_grid
 from kunita.report.readout import Readout, readout
@@ -158,7 +157,7 @@ def _history(reg: Registration) -> Drawing:
 
 
 def _evidence(reg: Registration) -> Iterator[Drawing]:
-    profile = evidence_profile(reg)
+    profile = reg.evidence_profile()
     if profile is None:
         return
     interval = (profile.low, profile.high) if np.isfinite(profile.low) else None

@@ -15,7 +15,7 @@ from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps
 from kunita.outputs.summary import LandmarkRows
 from kunita.outputs.targets import BEYOND, FAR, main_scale
-from kunita.registration import Registration
+from kunita.record import Registration
 from kunita.report.planes import (
     Colours,
     Picture,

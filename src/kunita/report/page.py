@@ -17,7 +17,7 @@ from kunita.kernels import describe_kernel
 from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows
-from kunita.registration import Registration
+from kunita.record import Registration
 from kunita.report.answer import answer, mm
 from kunita.report.drawings import HISTOGRAM_NODES, drawings
 from kunita.report.files import result_files

@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from kunita.data.image import Grid
 from kunita.outputs.summary import LandmarkRows
-from kunita.registration import Registration
+from kunita.record import Registration
 from kunita.report.readout import Readout
 
 MARGIN = 0.15

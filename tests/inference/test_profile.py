@@ -17,7 +17,6 @@ from kunita.inference.intervals import profile_length_scale
 from kunita.inference.sample import aligned_sample
 from kunita.jaxrun import programs, store
 from kunita.observations.landmarks import LandmarkObservations
-from kunita.outputs.profile import ProfileOptions, evidence_profile
 
 
 @functools.cache
@@ -52,7 +51,7 @@ def registered(way, model="small"):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_best_of_the_curve_is_the_estimate(way):
-    found = evidence_profile(registered(way))
+    found = registered(way).evidence_profile()
     best = int(np.argmax(found.log_evidence))
     near = found.scales_mm[max(best - 1, 0) : best + 2]
     assert near[0] <= registered(way).kernel.length_scale <= near[-1]
@@ -64,7 +63,7 @@ def test_the_best_of_the_curve_is_the_estimate(way):
 @pytest.mark.parametrize("way", WAYS)
 def test_an_estimated_length_scale_comes_with_its_interval(way):
     reg = registered(way)
-    found, estimated = evidence_profile(reg), reg.chosen[0]
+    found, estimated = reg.evidence_profile(), reg.chosen[0]
     assert (found.chosen_mm, found.low, found.high, found.identified) == (
         estimated.value,
         estimated.low,
@@ -96,7 +95,7 @@ def restricted_likelihood(reg, length_scale):
 @pytest.mark.parametrize("d", [2, 3])
 def test_with_all_else_given_the_curve_is_the_likelihood_and_a_prior_about_a_third_of_the_extent(d):
     reg = problems.registered(d)
-    found = evidence_profile(reg)
+    found = reg.evidence_profile()
     positions = reg.moving.points
     center, scales = cdist(positions, positions).max() / 3, found.scales_mm
     prior = -0.5 * (np.log(scales / center) / np.log(3.0)) ** 2
@@ -111,8 +110,8 @@ def test_the_other_parameters_follow():
     """With amplitude and noise held at the estimate nothing is better than with those that follow,
     but there."""
     reg = registered("all chosen")
-    free = evidence_profile(reg)
-    held = evidence_profile(dataclasses.replace(reg, chosen=reg.chosen[:1]))
+    free = reg.evidence_profile()
+    held = dataclasses.replace(reg, chosen=reg.chosen[:1]).evidence_profile()
     same = np.isin(free.scales_mm, held.scales_mm)
     rise = (free.log_evidence - free.log_evidence.max())[same] - (
         held.log_evidence - held.log_evidence.max()
@@ -138,8 +137,8 @@ def test_the_order_of_the_length_scales_does_not_matter():
 def test_a_record_from_a_file_has_the_same_curve(tmp_path):
     reg = registered("noise scaled", "endpoint")
     kunita.save(reg, tmp_path / "record.h5")
-    again = evidence_profile(kunita.load(tmp_path / "record.h5"))
-    for name, value in dataclasses.asdict(evidence_profile(reg)).items():
+    again = kunita.load(tmp_path / "record.h5").evidence_profile()
+    for name, value in dataclasses.asdict(reg.evidence_profile()).items():
         np.testing.assert_array_equal(getattr(again, name), value)
 
 
@@ -153,14 +152,13 @@ def test_landmarks_that_were_not_used_do_not_count():
         noise=sds,
         model="small",
     )
-    found, expected = evidence_profile(with_one), evidence_profile(registered("noise given"))
+    found, expected = (reg.evidence_profile() for reg in (with_one, registered("noise given")))
     assert found.num_landmarks == 16
     np.testing.assert_allclose(found.log_evidence, expected.log_evidence, atol=1e-4)
 
 
 def test_very_many_landmarks_are_thinned_by_chance_that_is_always_the_same():
-    few = ProfileOptions(most_landmarks=12)
-    one, other = (evidence_profile(registered("noise given"), few) for _ in range(2))
+    one, other = (registered("noise given").evidence_profile(most_landmarks=12) for _ in range(2))
     assert one.num_landmarks == 12
     np.testing.assert_array_equal(one.log_evidence, other.log_evidence)
 
@@ -171,7 +169,7 @@ def test_no_program_is_made_for_it_that_the_registration_did_not_have(monkeypatc
     reg = register(moving, fixed)
     made = sorted(tmp_path.iterdir())
     assert made
-    evidence_profile(reg)
+    reg.evidence_profile()
     assert sorted(tmp_path.iterdir()) == made
 
 
@@ -181,7 +179,7 @@ def test_there_is_no_curve_where_the_evidence_says_nothing():
         reg.kernel + kunita.Matern52(10.0, 1.0),
         kunita.RationalQuadratic(25.0, 4.0, alpha=7.0),
     ):
-        assert evidence_profile(dataclasses.replace(reg, kernel=kernel)) is None
-    assert evidence_profile(dataclasses.replace(reg, robust=True)) is None
+        assert dataclasses.replace(reg, kernel=kernel).evidence_profile() is None
+    assert dataclasses.replace(reg, robust=True).evidence_profile() is None
     few = dataclasses.replace(reg, used=np.arange(16) < 2)
-    assert evidence_profile(few) is None
+    assert few.evidence_profile() is None
