@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ import kunita
 from kunita import numerics
 from kunita.inference import solve, trend
 from kunita.inference.problem import Problem, look, no_step
+from kunita.observations.base import AbstractObservations
 from kunita.observations.landmarks import LandmarkObservations
 
 KERNELS = {
@@ -90,6 +92,22 @@ def anisotropic(n, d, seed, scale=1.0):
     """Covariances of different sizes and directions."""
     roots = np.random.default_rng(seed).normal(size=(n, d, d))
     return scale * (0.3 * np.eye(d) + 0.4 * roots @ roots.swapaxes(1, 2))
+
+
+class InformationAlone(AbstractObservations):
+    """Landmarks that do not give their rows away."""
+
+    landmarks: LandmarkObservations
+    sites: jax.Array
+
+    has_rows = False
+
+    @property
+    def noise_sd(self):
+        return self.landmarks.noise_sd
+
+    def information(self, arrived, jacobians):
+        return self.landmarks.information(arrived, jacobians)
 
 
 def noisy_landmarks(n=12, d=3, rms=8.0):

@@ -1,13 +1,14 @@
 """Small numerical tools: the only Cholesky with jitter, quadrature, small inverses, Runge–Kutta."""
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.spatial.distance import cdist
 
 from kunita.jaxrun.doors import Array, Scalar, namespace
@@ -264,6 +265,83 @@ def block_diagonal(blocks: Float[Array, "n d e"]) -> Float[Array, "nd ne"]:
     num_rows = n * d
     num_columns = n * e
     return spread.reshape(num_rows, num_columns)
+
+
+class _Iterate(NamedTuple):
+    """A step of conjugate gradients.
+
+    Args:
+        x: the solution so far.
+        residual: r = b − Bx.
+        direction, measured_direction: of the next step, p, and Gp.
+        square: ⟨r, r⟩.
+        num_steps: how many steps were made.
+    """
+
+    x: Array
+    residual: Array
+    direction: Array
+    measured_direction: Array
+    square: Scalar
+    num_steps: Scalar
+
+
+def conjugate_gradients(
+    product: Callable[[Array, Array], Array],
+    metric: Callable[[Array], Array],
+    right: Array,
+    *,
+    tolerance: float = 1e-9,
+    max_steps: int = 1000,
+) -> Array:
+    """x with Bx = b, for B that is self-adjoint and positive in the inner product ⟨x, y⟩ = xᵀGy.
+
+    It ends at the tolerance or after so many steps, with the best x that they reach.
+
+    Args:
+        product: Bx, from x and Gx.
+        metric: Gx.
+        right: b, of any shape.
+        tolerance: of |b − Bx|, relative to |b|, in the norm of the inner product.
+        max_steps: the most products.
+    """
+    measured = metric(right)
+    square = jnp.vdot(right, measured)
+    begin = _Iterate(
+        x=jnp.zeros_like(right),
+        residual=right,
+        direction=right,
+        measured_direction=measured,
+        square=square,
+        num_steps=jnp.zeros((), int),
+    )
+    enough = tolerance**2 * square
+
+    def goes_on(here: _Iterate) -> Bool[Array, ""]:
+        return (here.square > enough) & (here.num_steps < max_steps)
+
+    step = functools.partial(_conjugate_step, product, metric)
+    return jax.lax.while_loop(goes_on, step, begin).x
+
+
+def _conjugate_step(
+    product: Callable[[Array, Array], Array], metric: Callable[[Array], Array], here: _Iterate
+) -> _Iterate:
+    """To the minimum along the direction, and the next direction, B-orthogonal to it."""
+    image = product(here.direction, here.measured_direction)
+    length = here.square / jnp.vdot(here.measured_direction, image)
+    residual = here.residual - length * image
+    measured = metric(residual)
+    square = jnp.vdot(residual, measured)
+    ratio = square / here.square
+    return _Iterate(
+        x=here.x + length * here.direction,
+        residual=residual,
+        direction=residual + ratio * here.direction,
+        measured_direction=measured + ratio * here.measured_direction,
+        square=square,
+        num_steps=here.num_steps + 1,
+    )
 
 
 # --------------------------------------------------------------------------------------- point sets

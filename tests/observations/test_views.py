@@ -2,7 +2,6 @@
 
 import functools
 
-import jax
 import numpy as np
 import pytest
 
@@ -12,31 +11,13 @@ from kunita.inference import solve
 from kunita.inference.evidence import evidence_of, full_evidence
 from kunita.inference.problem import Problem
 from kunita.inference.sample import aligned_sample
-from kunita.observations.base import AbstractObservations
-from kunita.observations.landmarks import LandmarkObservations
 from kunita.posterior import posterior_from_fit
-from problems import noisy_landmarks
+from problems import InformationAlone, noisy_landmarks
 
 KERNEL = kunita.Gaussian(50.0, 8.0)
 
 EXACT = solve.SolverOptions(tolerance=1e-10)
 """So that what differs between two fits is rounding, and not where their searches end."""
-
-
-class InformationAlone(AbstractObservations):
-    """Landmarks that do not give their rows away."""
-
-    landmarks: LandmarkObservations
-    sites: jax.Array
-
-    has_rows = False
-
-    @property
-    def noise_sd(self):
-        return self.landmarks.noise_sd
-
-    def information(self, arrived, jacobians):
-        return self.landmarks.information(arrived, jacobians)
 
 
 @functools.cache

@@ -10,12 +10,10 @@ with the sites' present trajectories q(t) for centres. Each step goes a share a 
 v', as far as the energy falls. At the answer v' = v is a geodesic. A path on few instants is only
 near it: it is never handed out, but shot again from p₀ = J(1)ᵀλ and finished there.
 
-Matrices stand in two places: in the linear model (`path_space`), and in `least_field`, which only a
-shortened step needs. The rest is products and integrals.
+Where observations have rows, matrices stand in two places: in the linear model (`path_space`), and
+in the field of least norm that a shortened step needs. Observations without rows, of which there
+may be very many, are searched with by products and integrals alone (`matrix_free`).
 """
-
-import functools
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -23,7 +21,9 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from kunita import numerics
-from kunita.flow import shooting, transport
+from kunita.flow import transport
+from kunita.flow.fields import PathField, least_field, least_field_by_products, travel
+from kunita.inference.matrix_free import MatrixFreeModel, matrix_free_model
 from kunita.inference.objective import energy
 from kunita.inference.path_space import AbstractPathSpace, linear_model
 from kunita.inference.problem import (
@@ -39,7 +39,6 @@ from kunita.inference.search import AbstractSearch, Truth, run_compiled
 from kunita.inference.trend import Alignment
 from kunita.jaxrun.doors import Array, Scalar, namespace
 from kunita.jaxrun.programs import compiled
-from kunita.kernels import AbstractKernel
 from kunita.observations.base import Information
 
 SHORTEST = 1e-4
@@ -89,139 +88,6 @@ def path_at_rest(num_steps: int, problem: Problem, alignment: Alignment) -> Velo
         energy=resting,
         compared_energy=resting,
     )
-
-
-# ------------------------------------------------------------------------------- a field in time
-
-
-class PathField(eqx.Module):
-    """v_t(x) = Σⱼ k(x, cⱼ(t)) pⱼ(t) at the instants of a path: centres and their momenta."""
-
-    centres: Float[Array, "t c d"]
-    momenta: Float[Array, "t c d"]
-
-    def velocities(
-        self, kernel: AbstractKernel, points: Float[Array, "t n d"]
-    ) -> Float[Array, "t n d"]:
-        """The field at some points of every instant."""
-        at_instant = functools.partial(_velocities_at_instant, kernel)
-        return jax.lax.map(at_instant, (self.centres, self.momenta, points))
-
-    def square_norm(self, kernel: AbstractKernel, weights: Float[Array, " t"]) -> Scalar:
-        """∫‖v_t‖² dt."""
-        momenta = self.momenta
-        at_centres = self.velocities(kernel, self.centres)
-        return jnp.einsum("t,tca,tca->", weights, momenta, at_centres)
-
-
-def _velocities_at_instant(
-    kernel: AbstractKernel, instant: tuple[Array, Array, Array]
-) -> Float[Array, "n d"]:
-    """Σⱼ k(x, cⱼ) pⱼ, of centres, momenta and points x."""
-    centres, momenta, x = instant
-    origin = jnp.mean(centres, axis=0)
-    none = momenta[:, :0]
-    sums = kernel.sums(
-        x - origin,
-        centres - origin,
-        momenta,
-        none,
-    )
-    return sums[0]
-
-
-def least_field(
-    kernel: AbstractKernel, centres: Float[Array, "t c d"], velocities: Float[Array, "t c d"]
-) -> PathField:
-    """The field of least norm that has these velocities at the centres: p = K⁻¹v."""
-
-    def at_instant(instant: tuple[Array, Array]) -> Array:
-        q, v = instant
-        factor = numerics.cholesky(kernel.gram(q, q))
-        return numerics.solve_cholesky(factor, v)
-
-    momenta = jax.lax.map(at_instant, (centres, velocities))
-    return PathField(centres, momenta)
-
-
-def travel(
-    kernel: AbstractKernel, field: PathField, start: Float[Array, "n d"]
-) -> tuple[Float[Array, "t n d"], Float[Array, "t n d d"], Float[Array, "t n d"]]:
-    """Positions, flow Jacobians and velocities of points along a field, at its instants.
-
-    Runge–Kutta steps from every second instant to the next but one. In the middle of a step
-    positions and Jacobians are those of the cubic through both ends.
-    """
-    num_steps = (len(field.centres) - 1) // 2
-    length = 1.0 / num_steps
-    slope = functools.partial(transport.carried_rates, kernel)
-    begin = (start, shooting.identities(start))
-    met = (_stages(field.centres), _stages(field.momenta))
-    ends, slopes = _steps(slope, begin, met, length)
-    # What is missing is the slope at the very end.
-    end = jax.tree.map(lambda path: path[-1], ends)
-    met_at_end = (field.centres[-1], field.momenta[-1])
-    last = slope(end, met_at_end)
-    slopes = jax.tree.map(_append, slopes, last)
-    halfway = functools.partial(numerics.hermite_middles, lengths=length)
-    middles = jax.tree.map(halfway, ends, slopes)
-    positions, jacobians = jax.tree.map(_interleave, ends, middles)
-    velocities = field.velocities(kernel, positions)
-    return positions, jacobians, velocities
-
-
-Carried = tuple[Float[Array, "... n d"], Float[Array, "... n d d"]]
-"""Positions and flow Jacobians, or how fast they change."""
-
-
-Met = tuple[Float[Array, "c d"], Float[Array, "c d"]]
-"""Centres and momenta of a field at one instant. They need not be as many as what it carries."""
-
-
-def _steps(
-    slope: Callable[[Carried, Met], Carried],
-    begin: Carried,
-    met: tuple[Float[Array, "s 4 c d"], Float[Array, "s 4 c d"]],
-    length: float,
-) -> tuple[Carried, Carried]:
-    """The ends of all steps, the beginning included, and the slopes where they begin."""
-
-    def step(state: Carried, stages: tuple[Array, Array]) -> tuple[Carried, tuple]:
-        first = jax.tree.map(lambda nodes: nodes[0], stages)
-        after = numerics.staged_rk4_step(slope, state, stages, length)
-        first_slope = slope(state, first)
-        return after, (after, first_slope)
-
-    _, (ends, slopes) = jax.lax.scan(step, begin, met)
-    whole = jax.tree.map(_prepend, begin, ends)
-    return whole, slopes
-
-
-def _stages(nodes: Float[Array, "t c d"]) -> Float[Array, "s 4 c d"]:
-    """What the four stages of every step meet: its beginning, its middle twice, and its end."""
-    start = nodes[:-1:2]
-    middle = nodes[1::2]
-    end = nodes[2::2]
-    return jnp.stack([start, middle, middle, end], axis=1)
-
-
-def _prepend(first: Float[Array, "..."], path: Float[Array, "s ..."]) -> Float[Array, "t ..."]:
-    instant = first[None]
-    return jnp.concatenate([instant, path])
-
-
-def _append(path: Float[Array, "s ..."], last: Float[Array, "..."]) -> Float[Array, "t ..."]:
-    instant = last[None]
-    return jnp.concatenate([path, instant])
-
-
-def _interleave(ends: Float[Array, "t ..."], middles: Float[Array, "s ..."]) -> Array:
-    """Ends and middles of the steps in the order of time."""
-    begins = ends[:-1]
-    pairs = jnp.stack([begins, middles], axis=1)
-    shape = ends.shape[1:]
-    in_order = pairs.reshape(-1, *shape)
-    return _append(in_order, ends[-1])
 
 
 # ----------------------------------------------------------------------------------- the search
@@ -305,14 +171,14 @@ class LinearisedPath(eqx.Module):
         path: where.
         weights: of the quadrature over its instants.
         psi: Ψ(t) of the sites.
-        linear: I + MΛ and what follows from it.
+        linear: I + MΛ and what follows from it, or its products alone.
         observed: the observations at the path's arrival.
     """
 
     path: VelocityPath
     weights: Float[Array, " t"]
     psi: Float[Array, "t n d d"]
-    linear: AbstractPathSpace
+    linear: AbstractPathSpace | MatrixFreeModel
     observed: Information
 
     def displace(self, velocities: Float[Array, "t n d"]) -> Float[Array, "n d"]:
@@ -330,12 +196,18 @@ def linearised(problem: Problem, path: VelocityPath) -> LinearisedPath:
     """Linearise around a path."""
     weights = numerics.quadrature_weights(len(path.positions) - 1)
     around = transport.Path(path.positions, path.jacobians)
+    here = observed(problem, path.positions[-1], path.map_jacobians)
+    linear: AbstractPathSpace | MatrixFreeModel
+    if problem.observations.has_rows:
+        linear = linear_model(problem, around, path.map_jacobians, weights)
+    else:
+        linear = matrix_free_model(problem, around, weights, here)
     return LinearisedPath(
         path=path,
         weights=jnp.asarray(weights),
         psi=transport.propagators(around),
-        linear=linear_model(problem, around, path.map_jacobians, weights),
-        observed=observed(problem, path.positions[-1], path.map_jacobians),
+        linear=linear,
+        observed=here,
     )
 
 
@@ -349,7 +221,9 @@ def blend(
 
     def shorter() -> Float[Array, "t c d"]:
         velocities = at_anchors(problem, path.velocities)
-        present = least_field(problem.kernel, centres, velocities)
+        has_rows = problem.observations.has_rows
+        project = least_field if has_rows else least_field_by_products
+        present = project(problem.kernel, centres, velocities)
         return (1 - length) * present.momenta + length * best
 
     # A whole step does not need the present field: it takes long, and rounding can spoil it.
