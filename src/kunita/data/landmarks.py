@@ -32,9 +32,6 @@ class Landmarks:
         covariances: (n, d, d) localisation covariances, mm², symmetric positive
             definite; or one variance, or (n,) of them, mm², the same along every
             axis; or None. Kept as (n, d, d).
-        undefined: distinct places (from 0) in the list that the landmarks come from
-            that hold no point: listed, but never put down. They keep the places of
-            the others when two sets are paired by order.
         free: for each landmark a (k, d) array of independent directions along which
             it says nothing, k < d: one direction for a point on a line, two for a
             point on a surface. None or an empty array stands for a landmark that is
@@ -42,13 +39,16 @@ class Landmarks:
             or names to the directions. Kept as a tuple of n read-only arrays with
             orthonormal rows, or as None if every landmark is fully known. Of a
             covariance only the part along the known directions counts.
+        undefined: distinct places (from 0) in the list that the landmarks come from
+            that hold no point: listed, but never put down. They keep the places of
+            the others when two sets are paired by order.
     """
 
     points: Any
     names: Any = None
     covariances: Any = None
-    undefined: Any = ()
-    free: Any = dataclasses.field(default=None, kw_only=True)
+    free: Any = None
+    undefined: Any = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         names = _as_names(self.names)

@@ -40,7 +40,12 @@ def carry_landmarks(reg: Registration, landmarks: Landmarks, *, inverse: bool = 
         jacobians = np.asarray(reg.evaluation.jacobian(at))
         jacobians = np.linalg.inv(jacobians) if inverse else jacobians
         covariances = covariances + jacobians @ landmarks.covariances @ jacobians.swapaxes(1, 2)
-    return Landmarks(np.asarray(arrived.mean), landmarks.names, covariances, landmarks.undefined)
+    return Landmarks(
+        np.asarray(arrived.mean),
+        landmarks.names,
+        covariances,
+        undefined=landmarks.undefined,
+    )
 
 
 def carry_geometry(
