@@ -49,6 +49,9 @@ SAVE_EVERY_S = 20.0
 MOST_REPEATED_S = 20.0
 """A fit that took longer is not repeated to time it without compilation."""
 
+PER_PROCESS = 100
+"""Problems that a process solves: one that compiles for a thousand runs out of memory maps."""
+
 Record = dict[str, Any]
 
 
@@ -414,6 +417,7 @@ def in_processes(
         mp_context=multiprocessing.get_context("spawn"),
         initializer=prepare,
         initargs=(kept,),
+        max_tasks_per_child=PER_PROCESS,
     ) as pool:
         waiting = {pool.submit(solved, *task): task for task in tasks}
         for ready in concurrent.futures.as_completed(waiting):
