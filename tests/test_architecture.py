@@ -49,7 +49,6 @@ CORE_LIMITS = {
 
 LARGE_IN_THE_SHELL = {
     "arguments._register": 336,
-    "cohort.prior.cohort_profile": 274,
     "cohort.study_tables.case_row": 266,
     "cohort.study_tables.method_row": 281,
     "commands._target_table": 269,
@@ -221,6 +220,19 @@ def test_the_inference_reads_neither_targets_nor_noise_of_landmarks():
             if isinstance(node, ast.Attribute) and node.attr in OF_LANDMARKS:
                 read.add((name, ast.unparse(node)))
     assert read == {("inference.sample", "pairs.fixed")}
+
+
+def test_only_observations_and_pairs_know_the_noise_of_either_side():
+    """Pairs, in `checks`, are what observations are made from."""
+    for name, tree in modules().items():
+        if layer(name) in ("observations", "checks"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                assert node.attr not in ("fixed_noise", "moving_noise"), name
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("replace"):
+                changed = {word.arg for word in node.keywords}
+                assert not changed & {"fixed_noise", "moving_noise"}, name
 
 
 def test_no_module_imports_itself_by_a_detour():

@@ -1,5 +1,7 @@
 """Small numerical tools against their library counterparts."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,6 @@ def small_systems(matrices, right):
     return (
         numerics.solve_small(matrices, right),
         numerics.cholesky_small(matrices),
-        numerics.log_det_small(matrices),
     )
 
 
@@ -33,10 +34,10 @@ def test_small_systems_are_those_of_lapack_whatever_their_size(d, size):
     half = RNG.normal(size=(50, d, d)) + 2 * np.eye(d)
     matrices = size * (half @ half.swapaxes(1, 2))
     right = RNG.normal(size=(50, d, 4))
-    solved, root, log_det = small_systems(matrices, right)
-    np.testing.assert_allclose(solved, np.linalg.solve(matrices, right), rtol=1e-7)
+    found, root = small_systems(matrices, right)
+    np.testing.assert_allclose(found, np.linalg.solve(matrices, right), rtol=1e-7)
     np.testing.assert_allclose(root, np.linalg.cholesky(matrices), rtol=1e-9)
-    np.testing.assert_allclose(log_det, np.linalg.slogdet(matrices)[1], rtol=1e-11)
+    np.testing.assert_allclose(numerics.cholesky_small(matrices), root, rtol=1e-12)  # in NumPy
 
 
 exponential = jax.jit(numerics.exponential)
@@ -101,7 +102,7 @@ def test_extent_and_spacing_of_a_grid_are_its_diagonal_and_its_step():
     points = np.stack([x.ravel(), y.ravel()], axis=1)
     doubled = np.concatenate([points, points[:3] + 1e-9])  # the same points again
     for some in (points, doubled):
-        extent, spacing = numerics.extent_and_spacing(some)
+        extent, spacing = numerics.extent_and_spacing(some, otherwise=1.0)
         assert extent == pytest.approx(10.0)
         assert spacing == pytest.approx(2.0)
         assert numerics.largest_side(some) == pytest.approx(8.0)
@@ -109,7 +110,66 @@ def test_extent_and_spacing_of_a_grid_are_its_diagonal_and_its_step():
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_points_that_coincide_have_no_extent(count):
+def test_points_that_coincide_have_the_extent_that_is_given(count):
     points = np.ones((count, 3))
-    assert numerics.extent_and_spacing(points) == (0.0, 0.0)
+    assert numerics.extent_and_spacing(points, otherwise=7.0) == (7.0, 7.0)
     assert numerics.largest_side(points) == 0.0
+
+
+# ------------------------------------------------------------------------------ conjugate gradients
+
+
+@functools.partial(jax.jit, static_argnames=("settings",))
+def solved(matrix, gram, right, settings=()):
+    """Bx = b with G = gram, by products."""
+    return numerics.conjugate_gradients(
+        lambda x, _: matrix @ x, lambda x: gram @ x, right, **dict(settings)
+    )
+
+
+@pytest.mark.parametrize("metric", ["plain", "another"])
+def test_conjugate_gradients_solve_systems_that_are_self_adjoint_in_their_metric(metric):
+    """I + MΛ is, in that of Λ."""
+    root = RNG.normal(size=(2, 12, 12))
+    information, covariance = root @ root.swapaxes(1, 2)
+    identity = np.eye(12)
+    gram = identity if metric == "plain" else covariance
+    matrix = identity + (information if metric == "plain" else information @ covariance)
+    right = RNG.normal(size=12)
+    found = solved(matrix, gram, right, settings=(("tolerance", 1e-13),))
+    np.testing.assert_allclose(found.x, np.linalg.solve(matrix, right), atol=1e-8)
+
+
+def test_conjugate_gradients_take_as_many_steps_as_there_are_eigenvalues():
+    matrix = np.diag([1.0, 1.0, 5.0, 5.0, 5.0, 9.0])
+    found = solved(matrix, np.eye(6), RNG.normal(size=6))
+    assert int(found.num_steps) == 3
+
+
+def test_nothing_is_asked_for_and_nothing_is_found():
+    found = solved(np.eye(3), np.eye(3), np.zeros(3))
+    np.testing.assert_array_equal(found.x, np.zeros(3))
+    assert int(found.num_steps) == 0
+
+
+def test_what_the_metric_does_not_see_stays_in_the_residual():
+    """There B is the identity, so that x + residual is the answer."""
+    gram = np.array([[2.0, 2.0, 0.0], [2.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
+    matrix = np.eye(3) + np.diag([1.0, 3.0, 2.0]) @ gram
+    right = np.array([1.0, -2.0, 3.0])
+    found = solved(matrix, gram, right)
+    np.testing.assert_allclose(found.x + found.residual, np.linalg.solve(matrix, right), atol=1e-9)
+
+
+def test_conjugate_gradients_end_where_steps_run_out_or_gain_little():
+    matrix = np.diag(np.geomspace(1, 1e6, 30))
+    right = RNG.normal(size=30)
+    few = solved(matrix, np.eye(30), right, settings=(("max_steps", 5),))
+    assert int(few.num_steps) == 5
+    rough = solved(matrix, np.eye(30), right, settings=(("least_gain", 1e-2),))
+    fine = solved(matrix, np.eye(30), right)
+    assert 1 < int(rough.num_steps) < int(fine.num_steps)
+    norm = lambda x: float(x @ matrix @ x)
+    # as far as directions stay conjugate, which they do not for ever
+    assert float(rough.norm) == pytest.approx(norm(rough.x), rel=1e-2)
+    assert norm(rough.x) < norm(fine.x)

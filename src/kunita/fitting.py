@@ -162,9 +162,8 @@ def profile_pairs(
         marked = marked.take(drawn)
     noise = find_parameter(estimated, "noise", "noise factor")
     scale = 1.0 if noise is None else noise.value
-    unscaled = marked.with_noise(marked.fixed_noise / scale**2)
     with jax.enable_x64(True):
-        observed = unscaled.observe(np.ones(len(unscaled)))
+        observed = marked.observe(np.full(len(marked), scale**2))
         aligned = aligned_sample(observed, align, scaled=noise is not None)
         return profile_evidence(aligned.sample, kernel, estimated)
 

@@ -1,4 +1,8 @@
-"""Small numerical tools: the only Cholesky with jitter, quadrature, small inverses, Runge–Kutta."""
+"""Small numerical tools.
+
+The only Cholesky with jitter, small inverses, conjugate gradients, sizes of point sets, quadrature,
+Runge–Kutta.
+"""
 
 import functools
 import itertools
@@ -21,6 +25,9 @@ JITTER = 1e-12
 
 It is the smallest that lets the Gram matrix of a smooth kernel be factored.
 """
+
+ISOTROPIC = 1e-9
+"""A matrix is isotropic if no entry is off by more than this fraction of its first one."""
 
 COINCIDENT = 1e-6
 """Relative to the extent of a set of points: nearer ones count as the same point."""
@@ -173,17 +180,21 @@ def solve_identity_small(matrix: Float[Array, "*b d d"]) -> Float[Array, "*b d d
 
 
 def cholesky_small(matrix: Float[Array, "*b d d"]) -> Float[Array, "*b d d"]:
-    """Lower Cholesky factors of 2×2 or 3×3 matrices, written out."""
+    """Lower Cholesky factors of 2×2 or 3×3 matrices, written out.
+
+    NumPy's arrays are computed with by NumPy.
+    """
     d = matrix.shape[-1]
-    zero = jnp.zeros_like(matrix[..., 0, 0])
+    xp = namespace(matrix)
+    zero = xp.zeros_like(matrix[..., 0, 0])
     rows: list[list[Array]] = []
     for i in range(d):
         entries = matrix[..., i, :]
         row = _factor_row(entries, rows)
         above_diagonal = [zero] * (d - 1 - i)
         rows.append(row + above_diagonal)
-    stacked = [jnp.stack(row, axis=-1) for row in rows]
-    return jnp.stack(stacked, axis=-2)
+    stacked = [xp.stack(row, axis=-1) for row in rows]
+    return xp.stack(stacked, axis=-2)
 
 
 def _factor_row(entries: Float[Array, "*b d"], rows: Sequence[Sequence[Array]]) -> list[Array]:
@@ -194,7 +205,8 @@ def _factor_row(entries: Float[Array, "*b d"], rows: Sequence[Sequence[Array]]) 
         row.append(left / other[j])
     i = len(rows)
     left = _less_products(entries[..., i], row, row)
-    row.append(jnp.sqrt(left))
+    xp = namespace(left)
+    row.append(xp.sqrt(left))
     return row
 
 
@@ -206,15 +218,6 @@ def _less_products(
     for a, b in zip(left, right, strict=True):
         total = total + a * b
     return entry - total
-
-
-def log_det_small(matrix: Float[Array, "*b d d"]) -> Float[Array, "*b"]:
-    """log |A| of positive definite 2×2 or 3×3 matrices."""
-    factor = cholesky_small(matrix)
-    diagonal = jnp.diagonal(factor, axis1=-2, axis2=-1)
-    logarithms = jnp.log(diagonal)
-    half = jnp.sum(logarithms, axis=-1)
-    return 2 * half
 
 
 # ----------------------------------------------------------------------------------- other matrices
@@ -257,6 +260,14 @@ def block_squares(half: Float[Array, "k n d"]) -> Float[Array, "n d d"]:
     return jnp.einsum("kia,kib->iab", half, half)
 
 
+def are_isotropic(blocks: np.ndarray) -> bool:
+    """Whether (n, d, d) matrices are numbers times the identity, to a fraction of `ISOTROPIC`."""
+    d = blocks.shape[-1]
+    sizes = blocks[:, :1, :1]
+    off = np.abs(blocks - sizes * np.eye(d))
+    return bool(np.all(off <= ISOTROPIC * np.abs(sizes)))
+
+
 def block_diagonal(blocks: Float[Array, "n d e"]) -> Float[Array, "nd ne"]:
     """The matrix with these blocks on its diagonal."""
     n, d, e = blocks.shape
@@ -267,22 +278,25 @@ def block_diagonal(blocks: Float[Array, "n d e"]) -> Float[Array, "nd ne"]:
     return spread.reshape(num_rows, num_columns)
 
 
-class _Iterate(NamedTuple):
-    """A step of conjugate gradients.
+class Iterate(NamedTuple):
+    """Where conjugate gradients are.
 
     Args:
         x: the solution so far.
         residual: r = b − Bx.
-        direction, measured_direction: of the next step, p, and Gp.
+        direction, measured: p, in which the next step goes, and Gp.
         square: ⟨r, r⟩.
+        gain, norm: what the last step added to ⟨x, Bx⟩, and that itself.
         num_steps: how many steps were made.
     """
 
     x: Array
     residual: Array
     direction: Array
-    measured_direction: Array
+    measured: Array
     square: Scalar
+    gain: Scalar
+    norm: Scalar
     num_steps: Scalar
 
 
@@ -292,54 +306,64 @@ def conjugate_gradients(
     right: Array,
     *,
     tolerance: float = 1e-9,
+    least_gain: float = 0.0,
     max_steps: int = 1000,
-) -> Array:
-    """x with Bx = b, for B that is self-adjoint and positive in the inner product ⟨x, y⟩ = xᵀGy.
+) -> Iterate:
+    """Solve Bx = b, for B that is self-adjoint and positive in the inner product ⟨x, y⟩ = xᵀGy.
 
-    It ends at the tolerance or after so many steps, with the best x that they reach.
+    Every step brings x nearer in the norm √⟨x, Bx⟩. Where they end is for the caller to judge: by
+    the residual, or by what follows from x.
 
     Args:
         product: Bx, from x and Gx.
-        metric: Gx.
+        metric: Gx. G may be semidefinite; what it does not see stays in the residual.
         right: b, of any shape.
-        tolerance: of |b − Bx|, relative to |b|, in the norm of the inner product.
-        max_steps: the most products.
+        tolerance: end where √⟨r, r⟩ is this small, relative to that of b.
+        least_gain: end where a step adds less than this share to ⟨x, Bx⟩.
+        max_steps: the most steps.
     """
     measured = metric(right)
     square = jnp.vdot(right, measured)
-    begin = _Iterate(
+    zero = jnp.zeros_like(square)
+    begin = Iterate(
         x=jnp.zeros_like(right),
         residual=right,
         direction=right,
-        measured_direction=measured,
+        measured=measured,
         square=square,
+        gain=zero,
+        norm=zero,
         num_steps=jnp.zeros((), int),
     )
     enough = tolerance**2 * square
 
-    def goes_on(here: _Iterate) -> Bool[Array, ""]:
-        return (here.square > enough) & (here.num_steps < max_steps)
+    def goes_on(here: Iterate) -> Bool[Array, ""]:
+        gains = (here.gain > least_gain * here.norm) | (here.num_steps == 0)
+        return (here.square > enough) & gains & (here.num_steps < max_steps)
 
     step = functools.partial(_conjugate_step, product, metric)
-    return jax.lax.while_loop(goes_on, step, begin).x
+    return jax.lax.while_loop(goes_on, step, begin)
 
 
 def _conjugate_step(
-    product: Callable[[Array, Array], Array], metric: Callable[[Array], Array], here: _Iterate
-) -> _Iterate:
+    product: Callable[[Array, Array], Array], metric: Callable[[Array], Array], here: Iterate
+) -> Iterate:
     """To the minimum along the direction, and the next direction, B-orthogonal to it."""
-    image = product(here.direction, here.measured_direction)
-    length = here.square / jnp.vdot(here.measured_direction, image)
+    image = product(here.direction, here.measured)
+    length = here.square / jnp.vdot(here.measured, image)
+    gain = length * here.square
     residual = here.residual - length * image
     measured = metric(residual)
     square = jnp.vdot(residual, measured)
     ratio = square / here.square
-    return _Iterate(
+    return Iterate(
         x=here.x + length * here.direction,
         residual=residual,
         direction=residual + ratio * here.direction,
-        measured_direction=measured + ratio * here.measured_direction,
+        measured=measured + ratio * here.measured,
         square=square,
+        gain=gain,
+        norm=here.norm + gain,
         num_steps=here.num_steps + 1,
     )
 
@@ -353,19 +377,22 @@ def largest_side(points: Float[Array, "n d"]) -> Scalar:
     return xp.max(xp.ptp(points, axis=0))
 
 
-def extent_and_spacing(points: np.ndarray) -> tuple[float, float]:
+def extent_and_spacing(points: np.ndarray, otherwise: float) -> tuple[float, float]:
     """The largest distance between two points, and the median distance to the nearest other one.
 
-    Points within `COINCIDENT` of the extent are the same point, and no neighbours. Both numbers
-    are 0 if all points coincide.
+    Points within `COINCIDENT` of the extent are the same point, and no neighbours.
+
+    Args:
+        points: (n, d).
+        otherwise: both numbers, if all points coincide.
     """
     distances = cdist(points, points)
     extent = float(distances.max())
+    if not extent:
+        return otherwise, otherwise
     apart = np.where(distances > COINCIDENT * extent, distances, np.inf)
     nearest = apart.min(axis=1)
     has_neighbour = np.isfinite(nearest)
-    if not has_neighbour.any():
-        return extent, 0.0
     spacing = np.median(nearest[has_neighbour])
     return extent, float(spacing)
 

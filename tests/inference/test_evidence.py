@@ -7,7 +7,6 @@ from scipy.stats import multivariate_normal
 
 import kunita
 from kunita.inference import evidence, small, trend
-from kunita.inference.sample import rows_at
 from kunita.registration import register
 from problems import THREE, fit, gp_displaced, landmarks
 
@@ -17,10 +16,9 @@ jitted = jax.jit(small.small_evidence, static_argnames="isotropic")
 def small_evidence(kernel, x, f, basis, noise, *, isotropic=True):
     """Of landmarks with one variance or (n, d, d) covariances."""
     identities = np.tile(np.eye(x.shape[1]), (len(x), 1, 1))
-    rows = rows_at(
-        landmarks(x, f, noise * identities if np.ndim(noise) == 0 else noise), x, identities
-    )
-    assert rows.is_isotropic() >= isotropic
+    covariances = noise * identities if np.ndim(noise) == 0 else noise
+    rows = landmarks(x, f, covariances).rows(x, identities)
+    assert rows.is_isotropic() or not isotropic
     return float(jitted(kernel, x, basis, rows, isotropic=isotropic))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import kunita
 from kunita import numerics
+from kunita.flow import fields
 from kunita.flow.control import choose_controls
 from kunita.inference import paths, solve
 from kunita.inference.newton import ExactNewton
@@ -106,9 +107,9 @@ def test_a_path_is_a_diffeomorphism():
     point = searched(problem, STAY, np.asarray(0.01))
     path = point.path
     assert np.linalg.det(path.jacobians).min() > 0
-    field = jax.jit(paths.least_field)(problem.kernel, path.positions, path.velocities)
+    field = jax.jit(fields.least_field)(problem.kernel, path.positions, path.velocities)
     places = grid(np.asarray(problem.observations.sites), 1.0, 0.2)
-    _, jacobians, _ = jax.jit(paths.travel)(problem.kernel, field, places)
+    _, jacobians, _ = jax.jit(fields.travel)(problem.kernel, field, places)
     assert np.linalg.det(jacobians).min() > 0
 
 

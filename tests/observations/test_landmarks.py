@@ -140,15 +140,49 @@ def test_landmarks_listed_several_times_have_the_normalising_constant_of_one(cou
     assert constant_and_energy(listed, jacobians()[each]) == pytest.approx(expected, rel=1e-12)
 
 
-def test_what_rows_ask_for_is_the_displacement_along_what_is_known():
+def test_what_rows_want_is_the_displacement_along_what_is_known():
     observed = with_directions(noisy_landmarks(), COUNTS)
     rows = observed.rows(observed.sites, jacobians())
     known = observed.known_directions
     whole = observed.fixed - observed.sites
     # Where a landmark is known along some directions, its noise is that of those alone.
     along = np.einsum("iab,iac,ic->ib", known, known, whole)
-    found = rows.asked_displacements(np.zeros((N, D)))
+    found = rows.missing_displacements(np.zeros((N, D)))
     np.testing.assert_allclose(found, along, atol=1e-9)
+
+
+def test_an_alignment_starts_from_landmarks_that_are_known_completely():
+    observed = with_directions(noisy_landmarks(), COUNTS)
+    whole = np.array(COUNTS) == D
+    found = observed.correspondences()
+    np.testing.assert_array_equal(found.moving, observed.sites[whole])
+    np.testing.assert_array_equal(found.fixed, observed.fixed[whole])
+    total = np.trace(observed.fixed_noise + observed.moving_noise, axis1=1, axis2=2)
+    np.testing.assert_allclose(found.weights, 1 / total[whole])
+
+
+@pytest.mark.parametrize("copies", [None, 1.0 + np.arange(N) % 3])
+@pytest.mark.parametrize("counts", [None, COUNTS])
+def test_rows_of_scaled_noise_are_scaled_rows(counts, copies):
+    observed = dataclasses.replace(noisy_landmarks(), copies=copies)
+    if counts is not None:
+        observed = with_directions(observed, counts)
+    found = observed.rows(observed.sites + 1.0, jacobians()).rescaled(1.7, observed.num_different)
+    expected = observed.scaled(1.7**2).rows(observed.sites + 1.0, jacobians())
+    for name in ("operator", "residual", "log_det"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-12)
+
+
+def test_rows_are_isotropic_where_every_axis_has_the_same_noise():
+    frames = np.stack([rotation(D, seed=i) for i in range(N)])
+    variances = np.linspace(1, 2, N)[:, None, None] * np.eye(D)
+    plain = LandmarkObservations(
+        noisy_landmarks().sites, noisy_landmarks().fixed, variances, variances
+    )
+    assert plain.rows(plain.sites, frames).is_isotropic()
+    assert not plain.rows(plain.sites, jacobians()).is_isotropic()
+    assert not noisy_landmarks().rows(plain.sites, frames).is_isotropic()
+    assert not with_directions(plain, COUNTS).rows(plain.sites, frames).is_isotropic()
 
 
 def test_products_block_by_block_are_those_row_by_row():

@@ -43,16 +43,6 @@ def test_sites_are_joined():
     np.testing.assert_array_equal(both.sites, np.concatenate([kind.sites for kind in parts()]))
 
 
-def test_an_alignment_starts_from_the_whole_landmarks_of_all_kinds():
-    landmarks, surfaces = parts()
-    assert len(surfaces.correspondences().weights) == 0
-    alone = landmarks.correspondences()
-    found = Together((landmarks, surfaces, landmarks)).correspondences()
-    for name in ("moving", "fixed", "weights"):
-        one = getattr(alone, name)
-        np.testing.assert_array_equal(getattr(found, name), np.concatenate([one, one]))
-
-
 def test_rows_are_put_one_below_the_other():
     kinds = parts()
     arrived, jacobians = arrival(kinds)

@@ -148,8 +148,11 @@ def point_by_point(posterior: Posterior, path: transport.Path) -> Float[Array, "
     """`pointwise_covariance`, one point after the other.
 
     A lane has few points, and for a solve with many columns LAPACK would call threads that cost
-    more than they bring.
+    more than they bring. The pathwise model factors a matrix for every instant, which is the same
+    for all points.
     """
+    if posterior.model == "pathwise":
+        return pointwise_covariance(posterior, path)
 
     def of_one(point: transport.Path) -> Float[Array, "d d"]:
         alone = jax.tree.map(lambda leaf: leaf[:, None], point)

@@ -75,12 +75,17 @@ class RepeatedRows:
             return np.zeros((len(self.which), landmarks.dimension, landmarks.dimension))
         return landmarks.covariances[self.which] * self.copies[:, None, None]
 
-    def observations(self, moving: Landmarks, fixed: Landmarks) -> LandmarkObservations:
-        """The rows of two sets as observations."""
+    def observations(
+        self, moving: Landmarks, fixed: Landmarks, *, unit_noise: bool = False
+    ) -> LandmarkObservations:
+        """The rows of two sets as observations; with a noise of 1 mm, if theirs is not known."""
+        fixed_noise = self.covariances(fixed)
+        if unit_noise:
+            fixed_noise = self.copies[:, None, None] * np.eye(fixed.dimension)
         return LandmarkObservations(
             sites=moving.points[self.which],
             fixed=fixed.points[self.which],
-            fixed_noise=self.covariances(fixed),
+            fixed_noise=fixed_noise,
             moving_noise=self.covariances(moving),
             copies=self.copies.astype(float),
         )

@@ -28,7 +28,7 @@ from kunita.inference.hyperparameters import (
     SmallEvidence,
     build_search_box,
 )
-from kunita.inference.intervals import EvidenceProfile, find_parameter, profile_length_scale
+from kunita.inference.intervals import EvidenceProfile, find_parameter, profile_around
 from kunita.inference.sample import Sample, aligned_sample
 from kunita.inference.trend import check_kind
 from kunita.kernels import BEST, FAMILIES, AbstractProfile
@@ -114,10 +114,6 @@ def learn_without_each(cases: Sequence[Case], lesson: Lesson = USUAL) -> tuple[P
     )
 
 
-NUM_SCALES = 9
-"""Length scales of a profile, in the whole search and again around what was learned."""
-
-
 def cohort_profile(
     cases: Sequence[Case], prior: Prior, lesson: Lesson = USUAL
 ) -> EvidenceProfile | None:
@@ -139,12 +135,8 @@ def cohort_profile(
         box = cohort._box(samples, hyperparameters)
         noise = prior.noise_factor if lesson.scale_noise else prior.noise_mm or 1.0
         theta = np.log([prior.kernel.length_scale, prior.kernel.amplitude, noise])
-        low, high = np.exp(box.limits[0])
-        near = np.geomspace(max(low, used.low), min(high, used.high), NUM_SCALES)
-        scales = np.unique([*np.geomspace(low, high, NUM_SCALES), *near, used.value])
         small = SmallEvidence(tuple(samples), hyperparameters, box)
-        values = profile_length_scale(small, box, theta, scales)
-    return EvidenceProfile.around(used, scales, values, prior.num_landmarks)
+        return profile_around(small, theta, used, prior.num_landmarks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,10 +169,7 @@ class _Cohort:
 
     def _sample(self, case: Case, num_rows: int) -> Sample:
         rows = RepeatedRows.of(np.arange(len(case)), num_rows)
-        observed = rows.observations(case.moving, case.fixed)
-        if not case.knows_noise:
-            unit_noise = rows.copies[:, None, None] * np.eye(case.dimension)
-            observed = dataclasses.replace(observed, fixed_noise=unit_noise)
+        observed = rows.observations(case.moving, case.fixed, unit_noise=not case.knows_noise)
         aligned = aligned_sample(
             observed,
             self.lesson.align,

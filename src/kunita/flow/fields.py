@@ -18,6 +18,13 @@ from kunita.flow import shooting, transport
 from kunita.jaxrun.doors import Array, Scalar
 from kunita.kernels import AbstractKernel
 
+LEAST_GAIN = 1e-8
+"""A share of the square norm of a field. Where the last step gained less, what is left was below
+1e-4 of it (`tests/inference/test_matrix_free.py`), and a shortened step needs no more."""
+
+MOST_PRODUCTS = 300
+"""Of conjugate gradients at one instant."""
+
 
 class PathField(eqx.Module):
     """v_t(x) = Σⱼ k(x, cⱼ(t)) pⱼ(t) at the instants of a path: centres and their momenta."""
@@ -72,16 +79,24 @@ def least_field(
 def least_field_by_products(
     kernel: AbstractKernel, centres: Float[Array, "t c d"], velocities: Float[Array, "t c d"]
 ) -> PathField:
-    """The same by conjugate gradients, which need no matrix of the centres.
+    """The same by conjugate gradients, which factor nothing; as near as a search needs it.
 
-    They minimise ‖p − K⁻¹v‖_K, the norm of what is left of the field, so that few steps go a long
-    way however ill-conditioned K is.
+    They minimise ‖p − K⁻¹v‖_K, the norm of what is left of the field, and end where a step brings
+    less than `LEAST_GAIN`. To have the velocities exactly would take momenta as large as K is
+    ill-conditioned.
     """
 
     def at_instant(instant: tuple[Array, Array]) -> Array:
         q, v = instant
         product = lambda p, _: _velocities_at_instant(kernel, (q, p, q))
-        return numerics.conjugate_gradients(product, lambda p: p, v)
+        found = numerics.conjugate_gradients(
+            product,
+            lambda p: p,
+            v,
+            least_gain=LEAST_GAIN,
+            max_steps=MOST_PRODUCTS,
+        )
+        return found.x
 
     momenta = jax.lax.map(at_instant, (centres, velocities))
     return PathField(centres, momenta)

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Float
 
 from kunita import numerics
@@ -40,6 +41,13 @@ class Path(eqx.Module):
 def propagators(path: Path) -> Float[Array, "t m d d"]:
     """Ψ(t) = J(1) J(t)⁻¹, which carries a displacement at time t to time 1."""
     return path.jacobians[-1] @ numerics.inverse_small(path.jacobians)
+
+
+def displacements(
+    weights: Float[Array, " t"], psi: Float[Array, "t n d d"], velocities: Float[Array, "t n d"]
+) -> Float[Array, "n d"]:
+    """∫ Ψ v dt: how far velocities along a path carry its points, to first order."""
+    return jnp.einsum("t,tiab,tib->ia", weights, psi, velocities)
 
 
 def carry(kernel: AbstractKernel, trajectory: Trajectory, points: Float[Array, "m d"]) -> Path:

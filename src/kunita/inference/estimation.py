@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kunita import numerics
 from kunita.flow.control import gram_jit
 from kunita.inference import intervals, solve
 from kunita.inference.ascent import (
@@ -205,11 +206,10 @@ def _guess(small: SmallEvidence) -> Estimate:
 
 
 def _guessed_theta(small: SmallEvidence) -> np.ndarray:
-    """Half the landmarks' extent as length scale, 5 % of it as amplitude, 2 % as noise."""
+    """Length scale, amplitude and noise of 50, 5 and 2 % of the largest side of the landmarks."""
     hyperparameters = small.hyperparameters
     first = small.samples[0]
-    sides = np.ptp(first.positions, axis=0)
-    size = float(sides.max()) or small.box.displacement_mm or 1.0
+    size = float(numerics.largest_side(first.positions)) or small.box.displacement_mm or 1.0
     length_scale = size / 2
     amplitude = 0.05 * size
     noise = 1.0 if hyperparameters.noise_is_factor else 0.02 * size

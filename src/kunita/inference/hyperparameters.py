@@ -275,11 +275,9 @@ def _plausible_ranges(sample: Sample) -> list[tuple[float, float, float]]:
     and noise look the same, and twice their extent, above which deformation looks
     like the alignment.
     """
-    extent, spacing = numerics.extent_and_spacing(sample.positions)
     size = sample.size_mm
     # Landmarks at one place have no extent, landmarks that did not move no displacement.
-    extent = extent or 10 * size or 1.0
-    spacing = spacing or extent
+    extent, spacing = numerics.extent_and_spacing(sample.positions, otherwise=10 * size or 1.0)
     size = max(size, 1e-4 * extent)
     return [
         (0.5 * spacing, 0.03 * size, 0.003 * size),

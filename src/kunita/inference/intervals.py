@@ -253,25 +253,6 @@ class EvidenceProfile:
     identified: bool
     num_landmarks: int
 
-    @classmethod
-    def around(
-        cls,
-        used: EstimatedParameter,
-        scales: np.ndarray,
-        log_evidence: np.ndarray,
-        num_landmarks: int,
-    ) -> "EvidenceProfile":
-        """The profile of the length scale that was used."""
-        return cls(
-            scales_mm=scales,
-            log_evidence=log_evidence,
-            chosen_mm=used.value,
-            low=used.low,
-            high=used.high,
-            identified=used.identified,
-            num_landmarks=num_landmarks,
-        )
-
 
 def profile_evidence(
     sample: Sample, kernel: AbstractKernel, estimated: tuple[EstimatedParameter, ...]
@@ -292,12 +273,27 @@ def profile_evidence(
         return None
     small = _evidence_with_given(sample, kernel, estimated)
     used = _used_length_scale(kernel, estimated)
-    scales = profile_scales(used, small.box.limits[0])
     noise = find_parameter(estimated, "noise", "noise factor")
     noise_scale = 1.0 if noise is None else noise.value
     theta = np.log([kernel.length_scale, kernel.amplitude, noise_scale])
+    return profile_around(small, theta, used, len(sample.positions))
+
+
+def profile_around(
+    small: SmallEvidence, theta: np.ndarray, used: EstimatedParameter, num_landmarks: int
+) -> EvidenceProfile:
+    """The profile around hyper-parameters θ, of which `used` is the length scale."""
+    scales = profile_scales(used, small.box.limits[0])
     values = profile_length_scale(small, small.box, theta, scales)
-    return EvidenceProfile.around(used, scales, values, len(sample.positions))
+    return EvidenceProfile(
+        scales_mm=scales,
+        log_evidence=values,
+        chosen_mm=used.value,
+        low=used.low,
+        high=used.high,
+        identified=used.identified,
+        num_landmarks=num_landmarks,
+    )
 
 
 def _is_plain(kernel: AbstractProfile) -> bool:

@@ -97,7 +97,7 @@ def row_weights(rows: Rows, dual: Float[Array, "n d"]) -> Float[Array, " k"]:
 
     Hence M δφ₁ = Hᵀr − λ at every site, M = HᵀH. At a converged fit w = r.
     """
-    lacking = rows.asked_displacements(dual)
+    lacking = rows.missing_displacements(dual)
     operator = np.asarray(rows.operator)
     explained = np.sum(operator * lacking[rows.site], axis=1)
     return np.asarray(rows.residual) - explained

@@ -4,10 +4,13 @@ The covariance of the flow and the information of the observations are products,
 
     Λx = ∫ Ψ K(q) Ψᵀx dt,    Mx = HᵀHx,
 
-and (I + MΛ)⁻¹ is found by conjugate gradients: I + MΛ is self-adjoint and positive definite in the
-inner product ⟨x, y⟩ = xᵀΛy. A step of them costs one product with either, and neither Λ nor M is
-ever a matrix. What needs a determinant or a root (evidence, covariances) is left to
-`kunita.inference.path_space`.
+and (I + MΛ)⁻¹ is found by conjugate gradients: I + MΛ is self-adjoint and positive in the inner
+product ⟨x, y⟩ = xᵀΛy. A step costs one product with either. Nothing is factored, and of Λ no more
+is looked at than K at one instant. What needs a determinant or a root (evidence, covariances) is
+left to `kunita.inference.path_space`.
+
+Conjugate gradients that run out of steps leave a λ that is not the best. That is not hidden: the
+search judges every λ by the optimality conditions.
 """
 
 import equinox as eqx
@@ -16,17 +19,20 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from kunita import numerics
-from kunita.flow import transport
+from kunita.flow import fields, transport
 from kunita.flow.fields import PathField
-from kunita.inference.path_space import design_of
+from kunita.inference.path_space import AbstractLinearModel, design_of
 from kunita.inference.problem import Problem
 from kunita.jaxrun.doors import Array
 from kunita.kernels import AbstractKernel
 from kunita.observations.base import Information
 
+TOLERANCE = 1e-9
+"""Of the residual of conjugate gradients, relative: a search ends some four digits earlier."""
 
-class MatrixFreeModel(eqx.Module):
-    """Products with Λ and M at the sites, and solutions with I + MΛ.
+
+class FlowProducts(eqx.Module):
+    """Products with Λ along a path, and with M where it arrives.
 
     Args:
         kernel: of the prior.
@@ -34,7 +40,6 @@ class MatrixFreeModel(eqx.Module):
         positions: of the sites along it.
         psi: Ψ(t) of the sites.
         observed: what the observations add up to, M among it.
-        design: Jh(x̃), the displacement of the sites per unit of β.
     """
 
     kernel: AbstractKernel
@@ -42,49 +47,79 @@ class MatrixFreeModel(eqx.Module):
     positions: Float[Array, "t n d"]
     psi: Float[Array, "t n d d"]
     observed: Information
-    design: Float[Array, "n d b"]
 
     def covariance(self, dual: Float[Array, "n d"]) -> Float[Array, "n d"]:
         """Λx: how far the field with the momenta Ψᵀx carries the sites."""
         momenta = jnp.einsum("tiba,ib->tia", self.psi, dual)
         field = PathField(self.positions, momenta)
         velocities = field.velocities(self.kernel, self.positions)
-        return jnp.einsum("t,tiab,tib->ia", self.weights, self.psi, velocities)
+        return transport.displacements(self.weights, self.psi, velocities)
 
-    def respond(self, force: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """(I + MΛ)⁻¹e."""
+    def respond(self, force: Float[Array, "n d"], tolerance: float) -> Float[Array, "n d"]:
+        """(I + MΛ)⁻¹e.
+
+        What Λ does not see, conjugate gradients do not either: two sites at one place, say, that
+        are pulled apart. There I + MΛ is the identity, and the residual is the answer.
+        """
 
         def product(x: Array, covaried: Array) -> Array:
             return x + self.observed.product(covaried)
 
-        return numerics.conjugate_gradients(product, self.covariance, force)
+        found = numerics.conjugate_gradients(product, self.covariance, force, tolerance=tolerance)
+        return found.x + found.residual
 
-    def minimiser(
-        self, force: Float[Array, "n d"], displacements: Float[Array, "n d"]
-    ) -> tuple[Float[Array, " b"], Float[Array, "n d"]]:
-        """β̂ and λ of the best velocity path, where the present one displaces the sites by η.
 
-        λ = (I + MΛ)⁻¹(Hᵀr + Mη − MJhβ̂), and β̂ = A⁻¹(Jh)ᵀ(I + MΛ)⁻¹(Hᵀr + Mη) makes (Jh)ᵀλ = 0.
-        """
-        pulled = force + self.observed.product(displacements)
-        by_trend = self.observed.product(self.design)
-        columns = jnp.concatenate([pulled[..., None], by_trend], axis=2)
-        solved = jax.vmap(self.respond, in_axes=2, out_axes=2)(columns)
-        dual = solved[..., 0]
-        solved_design = solved[..., 1:]
-        information = jnp.einsum("iab,iac->bc", self.design, solved_design)
-        factor = numerics.cholesky(numerics.symmetric(information), jitter=0.0)
-        slope = jnp.einsum("iab,ia->b", self.design, dual)
-        beta = numerics.solve_cholesky(factor, slope)
-        return beta, dual - solved_design @ beta
+class MatrixFreeModel(AbstractLinearModel):
+    """I + MΛ by its products; the anchors are the sites.
+
+    Args:
+        products: with Λ and M.
+        tolerance: of the residual of conjugate gradients, relative.
+        design, solved_design, trend_factor: as in `AbstractLinearModel`.
+    """
+
+    products: FlowProducts
+    tolerance: float = eqx.field(static=True)
+    design: Float[Array, "nd b"]
+    solved_design: Float[Array, "nd b"]
+    trend_factor: Float[Array, "b b"]
+
+    def respond(self, force: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        return self.products.respond(force, self.tolerance)
+
+    def explain(self, displacements: Float[Array, "nd m"]) -> Float[Array, "nd m"]:
+        return explain_by_products(self.products, displacements, self.tolerance)
 
     def to_anchors(self, dual: Float[Array, "nd ..."]) -> Float[Array, "nd ..."]:
-        """The same: the sites themselves carry the momentum."""
         return dual
+
+    def least_field(
+        self,
+        kernel: AbstractKernel,
+        centres: Float[Array, "t c d"],
+        velocities: Float[Array, "t c d"],
+    ) -> PathField:
+        return fields.least_field_by_products(kernel, centres, velocities)
+
+
+def explain_by_products(
+    products: FlowProducts, displacements: Float[Array, "nd m"], tolerance: float
+) -> Float[Array, "nd m"]:
+    """QX = (I + MΛ)⁻¹MX, all columns at once."""
+    n, d = products.positions.shape[1:]
+    by_site = displacements.reshape(n, d, -1)
+    forces = products.observed.product(by_site)
+    respond = lambda force: products.respond(force, tolerance)
+    solved = jax.vmap(respond, in_axes=2, out_axes=2)(forces)
+    return solved.reshape(displacements.shape)
 
 
 def matrix_free_model(
-    problem: Problem, path: transport.Path, weights: Float[Array, " t"], observed: Information
+    problem: Problem,
+    path: transport.Path,
+    weights: Float[Array, " t"],
+    observed: Information,
+    tolerance: float = TOLERANCE,
 ) -> MatrixFreeModel:
     """Linearise around a path.
 
@@ -93,13 +128,22 @@ def matrix_free_model(
         path: the sites along the flow.
         weights: of the quadrature over the instants of the path.
         observed: the observations where the path arrives.
+        tolerance: of the residual of conjugate gradients, relative.
     """
-    n, d = path.positions.shape[1:]
-    return MatrixFreeModel(
+    products = FlowProducts(
         kernel=problem.kernel,
         weights=jnp.asarray(weights),
         positions=path.positions,
         psi=transport.propagators(path),
         observed=observed,
-        design=design_of(path, problem.trend).reshape(n, d, -1),
+    )
+    design = design_of(path, problem.trend)
+    solved_design = explain_by_products(products, design, tolerance)
+    information = numerics.symmetric(design.T @ solved_design)
+    return MatrixFreeModel(
+        products=products,
+        tolerance=tolerance,
+        design=design,
+        solved_design=solved_design,
+        trend_factor=numerics.cholesky(information, jitter=0.0),
     )

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from kunita import numerics
-from kunita.flow import covariance, transport
+from kunita.flow import covariance, fields, transport
 from kunita.flow.control import Controls
+from kunita.flow.fields import PathField
 from kunita.inference.problem import Problem, Residual, State, Step
 from kunita.inference.trend import Trend
 from kunita.jaxrun.doors import Array, Scalar
@@ -31,8 +32,8 @@ SEMIDEFINITE = 1e-12
 """A direction with less information than this, relative to the largest at a site, has none."""
 
 
-class AbstractPathSpace(eqx.Module):
-    """Products with (I + MΛ)⁻¹ and Q at the sites of the observations.
+class AbstractLinearModel(eqx.Module):
+    """(I + MΛ)⁻¹ and Q at the sites of the observations, and the best velocity path by them.
 
     Vectors at the sites are (n, d), or (nd, m) for m of them side by side. What is known elsewhere
     is said through Λ to the *anchors*: the sites themselves, or the control points that stand for
@@ -42,13 +43,11 @@ class AbstractPathSpace(eqx.Module):
         design: Jh(x̃), the displacement of the sites per unit of β.
         solved_design: QJh(x̃).
         trend_factor: the Cholesky factor of A = (Jh)ᵀQ(Jh).
-        jacobians: J, of the flow at the sites.
     """
 
     design: eqx.AbstractVar[Float[Array, "nd b"]]
     solved_design: eqx.AbstractVar[Float[Array, "nd b"]]
     trend_factor: eqx.AbstractVar[Float[Array, "b b"]]
-    jacobians: eqx.AbstractVar[Float[Array, "n d d"]]
 
     @abc.abstractmethod
     def respond(self, force: Float[Array, "n d"]) -> Float[Array, "n d"]:
@@ -59,12 +58,53 @@ class AbstractPathSpace(eqx.Module):
         """QX."""
 
     @abc.abstractmethod
-    def log_det(self) -> Scalar:
-        """log|S| = log|I + MΛ|."""
-
-    @abc.abstractmethod
     def to_anchors(self, dual: Float[Array, "nd ..."]) -> Float[Array, "c ..."]:
         """W with Λ(x, X)B = Λ(x, anchors)W."""
+
+    @abc.abstractmethod
+    def least_field(
+        self,
+        kernel: AbstractKernel,
+        centres: Float[Array, "t c d"],
+        velocities: Float[Array, "t c d"],
+    ) -> PathField:
+        """The field of least norm that has these velocities at the centres."""
+
+    def minimiser(
+        self, force: Float[Array, "n d"], displacements: Float[Array, "n d"]
+    ) -> tuple[Float[Array, " b"], Float[Array, "n d"]]:
+        """β̂ and λ of the best velocity path, where the present one displaces the sites by η.
+
+        λ = HᵀS⁻¹(r + Hη − HJhβ̂) = (I + MΛ)⁻¹Hᵀr + Qη − QJhβ̂.
+        """
+        column = displacements.reshape(-1, 1)
+        explained = self.explain(column).reshape(force.shape)
+        dual = self.respond(force) + explained
+        slope = self.design.T @ dual.ravel()
+        return self.split_off_alignment(slope, dual)
+
+    def split_off_alignment(
+        self, slope: Float[Array, " b"], dual: Float[Array, "n d"]
+    ) -> tuple[Float[Array, " b"], Float[Array, "n d"]]:
+        """β̂ = A⁻¹(slope), and what is left of λ: less QJhβ̂."""
+        beta = numerics.solve_cholesky(self.trend_factor, slope)
+        aligned = self.solved_design @ beta
+        aligned = aligned.reshape(dual.shape)
+        return beta, dual - aligned
+
+
+class AbstractPathSpace(AbstractLinearModel):
+    """A linear model with a factor of S or of I + MΛ, and so with determinants and roots.
+
+    Args:
+        jacobians: J, of the flow at the sites.
+    """
+
+    jacobians: eqx.AbstractVar[Float[Array, "n d d"]]
+
+    @abc.abstractmethod
+    def log_det(self) -> Scalar:
+        """log|S| = log|I + MΛ|."""
 
     @abc.abstractmethod
     def whitener(self) -> Float[Array, "k c"]:
@@ -79,6 +119,14 @@ class AbstractPathSpace(eqx.Module):
         """QJh(x̃) in terms of the anchors."""
         return self.to_anchors(self.solved_design)
 
+    def least_field(
+        self,
+        kernel: AbstractKernel,
+        centres: Float[Array, "t c d"],
+        velocities: Float[Array, "t c d"],
+    ) -> PathField:
+        return fields.least_field(kernel, centres, velocities)
+
     def dual_change(self, residual: Residual) -> tuple[Float[Array, " b"], Float[Array, "n d"]]:
         """β̂ and λ_new − λ, from what the optimality conditions lack.
 
@@ -88,35 +136,13 @@ class AbstractPathSpace(eqx.Module):
         change = self.respond(residual.force)
         by_change = self.design.T @ change.ravel()
         slope = by_change + residual.trend
-        return self._split_off_alignment(slope, change)
+        return self.split_off_alignment(slope, change)
 
     def step(self, residual: Residual) -> Step:
         """The Gauss–Newton step: the alignment moves by β̂ and p₀ by Jᵀ(λ_new − λ)."""
         beta, change = self.dual_change(residual)
         momenta = jnp.einsum("iba,ib->ia", self.jacobians, change)
         return Step(beta, momenta)
-
-    def minimiser(
-        self, force: Float[Array, "n d"], displacements: Float[Array, "n d"]
-    ) -> tuple[Float[Array, " b"], Float[Array, "n d"]]:
-        """β̂ and λ of the best velocity path, where the present one displaces the sites by η.
-
-        λ = HᵀS⁻¹(r + Hη − HJhβ̂) = (I + MΛ)⁻¹Hᵀr + Qη − QJhβ̂.
-        """
-        column = displacements.reshape(-1, 1)
-        explained = self.explain(column).reshape(force.shape)
-        dual = self.respond(force) + explained
-        slope = self.design.T @ dual.ravel()
-        return self._split_off_alignment(slope, dual)
-
-    def _split_off_alignment(
-        self, slope: Float[Array, " b"], dual: Float[Array, "n d"]
-    ) -> tuple[Float[Array, " b"], Float[Array, "n d"]]:
-        """β̂ = A⁻¹(slope), and what is left of λ: less QJhβ̂."""
-        beta = numerics.solve_cholesky(self.trend_factor, slope)
-        aligned = self.solved_design @ beta
-        aligned = aligned.reshape(dual.shape)
-        return beta, dual - aligned
 
 
 class AbstractRowSpace(AbstractPathSpace):

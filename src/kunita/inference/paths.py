@@ -22,10 +22,10 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.flow import transport
-from kunita.flow.fields import PathField, least_field, least_field_by_products, travel
-from kunita.inference.matrix_free import MatrixFreeModel, matrix_free_model
+from kunita.flow.fields import PathField, travel
+from kunita.inference.matrix_free import matrix_free_model
 from kunita.inference.objective import energy
-from kunita.inference.path_space import AbstractPathSpace, linear_model
+from kunita.inference.path_space import AbstractLinearModel, linear_model
 from kunita.inference.problem import (
     Problem,
     Residual,
@@ -178,12 +178,12 @@ class LinearisedPath(eqx.Module):
     path: VelocityPath
     weights: Float[Array, " t"]
     psi: Float[Array, "t n d d"]
-    linear: AbstractPathSpace | MatrixFreeModel
+    linear: AbstractLinearModel
     observed: Information
 
     def displace(self, velocities: Float[Array, "t n d"]) -> Float[Array, "n d"]:
         """∫ Ψ v dt: how far velocities at the sites carry them, to first order."""
-        return jnp.einsum("t,tiab,tib->ia", self.weights, self.psi, velocities)
+        return transport.displacements(self.weights, self.psi, velocities)
 
     def minimiser(self) -> tuple[Float[Array, " b"], Float[Array, "n d"]]:
         """β̂ and λ of the best path."""
@@ -197,7 +197,7 @@ def linearised(problem: Problem, path: VelocityPath) -> LinearisedPath:
     weights = numerics.quadrature_weights(len(path.positions) - 1)
     around = transport.Path(path.positions, path.jacobians)
     here = observed(problem, path.positions[-1], path.map_jacobians)
-    linear: AbstractPathSpace | MatrixFreeModel
+    linear: AbstractLinearModel
     if problem.observations.has_rows:
         linear = linear_model(problem, around, path.map_jacobians, weights)
     else:
@@ -221,9 +221,7 @@ def blend(
 
     def shorter() -> Float[Array, "t c d"]:
         velocities = at_anchors(problem, path.velocities)
-        has_rows = problem.observations.has_rows
-        project = least_field if has_rows else least_field_by_products
-        present = project(problem.kernel, centres, velocities)
+        present = around.linear.least_field(problem.kernel, centres, velocities)
         return (1 - length) * present.momenta + length * best
 
     # A whole step does not need the present field: it takes long, and rounding can spoil it.

@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float
 from kunita.inference import trend
 from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array, Scalar
-from kunita.jaxrun.programs import FEW_LANDMARKS, compiled
-from kunita.observations.base import AbstractObservations, Rows
+from kunita.observations.base import Rows
 from kunita.observations.landmarks import LandmarkObservations
 
 
@@ -32,9 +31,9 @@ class Sample(eqx.Module):
         start: the alignment by least squares: the start of every fit.
         positions: (n, d) x̃, the aligned moving points.
         basis: (n, d, b) h(x̃), of the trend.
-        displacements: (n, d) y, what is left to explain, along the directions that
-            are observed.
-        num_rows: how many numbers were observed.
+        rows: of the observations at x̃, their scale one where it is estimated.
+        count: how many different numbers were observed; of a landmark that is listed
+            several times only once.
         isotropic: whether the noise is the same along every axis.
     """
 
@@ -44,16 +43,14 @@ class Sample(eqx.Module):
     start: Alignment
     positions: Float[Array, "n d"]
     basis: Float[Array, "n d b"]
-    displacements: Float[Array, "n d"]
-    num_rows: int = eqx.field(static=True)
+    rows: Rows
+    count: Scalar
     isotropic: bool = eqx.field(static=True)
 
     def rows_with(self, log_scale: Scalar) -> Rows:
         """The rows at the start, their noise at this scale if it has one."""
-        squared_scale = jnp.where(self.scaled, jnp.exp(2 * log_scale), 1.0)
-        observed = self.observed.scaled(squared_scale)
-        jacobians = self.start.jacobians(len(self.positions))
-        return observed.rows(self.positions, jacobians)
+        scale = jnp.where(self.scaled, jnp.exp(log_scale), 1.0)
+        return self.rows.rescaled(scale, self.count)
 
     def noise_factor(self, log_scale: float) -> float:
         """s², by which the covariances are multiplied; one where they have no scale."""
@@ -64,16 +61,21 @@ class Sample(eqx.Module):
         return self.observed.scaled(self.noise_factor(log_scale))
 
     @property
+    def displacements(self) -> np.ndarray:
+        """(n, d) y, what is left to explain, along the directions that are observed, mm."""
+        return self.rows.missing_displacements(np.zeros_like(self.positions))
+
+    @property
     def freedom(self) -> int:
         """Observed numbers less the directions of the alignment: what there is to estimate with."""
         num_directions = self.basis.shape[2]
-        return self.num_rows - num_directions
+        return round(float(self.count)) - num_directions
 
     @property
     def size_mm(self) -> float:
         """The root mean square displacement along one direction, mm."""
         total = np.sum(self.displacements**2)
-        return float(np.sqrt(total / self.num_rows))
+        return float(np.sqrt(total / len(self.rows.residual)))
 
 
 class Aligned(eqx.Module):
@@ -103,7 +105,7 @@ def aligned_sample(observed: LandmarkObservations, align: str, *, scaled: bool) 
         scaled: whether the scale of the noise is estimated.
     """
     start, origin = _least_squares(observed, align)
-    positions = (observed.sites - start.center) @ start.matrix.T
+    positions = start(observed.sites)
     directions, open_directions = trend.determined_trend(
         align,
         positions,
@@ -111,7 +113,7 @@ def aligned_sample(observed: LandmarkObservations, align: str, *, scaled: bool) 
         observed.known_directions,
     )
     centred = observed.about(origin)
-    rows = rows_at(centred, positions, start.jacobians(len(positions)))
+    rows = centred.rows(positions, start.jacobians(len(positions)))
     sample = Sample(
         observed=centred,
         scaled=np.asarray(scaled),
@@ -119,17 +121,14 @@ def aligned_sample(observed: LandmarkObservations, align: str, *, scaled: bool) 
         start=start,
         positions=positions,
         basis=np.asarray(directions.basis(positions)),
-        displacements=rows.asked_displacements(np.zeros_like(positions)),
-        num_rows=len(rows.residual),
+        rows=rows,
+        count=np.asarray(observed.num_different),
         isotropic=rows.is_isotropic(),
     )
     return Aligned(sample, origin, open_directions)
 
 
-rows_at = compiled(LandmarkObservations.rows, hasty=FEW_LANDMARKS)
-
-
-def _least_squares(observed: AbstractObservations, align: str) -> tuple[Alignment, np.ndarray]:
+def _least_squares(observed: LandmarkObservations, align: str) -> tuple[Alignment, np.ndarray]:
     """The alignment that takes the centre of the moving points to the origin, and that origin."""
     pairs = observed.correspondences()
     found = trend.procrustes(align, pairs.moving, pairs.fixed, pairs.weights)

@@ -134,7 +134,8 @@ def small_evidence(
             matrix is enough.
     """
     gram = kernel.gram(positions, positions)
-    whiten, log_det = (_whitener_by_axis if isotropic else _whitener)(gram, rows)
+    build = _whitener_by_axis if isotropic else _whitener
+    whiten, log_det = build(gram, rows)
     y = whiten(rows.residual)
     h = whiten(rows.apply(basis))
     return restricted_likelihood(y, h, rows.log_det + log_det)

@@ -11,6 +11,7 @@ where rows are very many, through what they add up to at the sites: the force H�
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -20,14 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from kunita import numerics
 from kunita.jaxrun.doors import Array, Scalar
 
 Sites = Float[Array, "n d ..."]
 """One vector for each site (or several, side by side)."""
-
-
-ISOTROPIC = 1e-9
-"""H is isotropic at a site if no entry is off by more than this fraction."""
 
 
 class Rows(eqx.Module):
@@ -37,8 +35,9 @@ class Rows(eqx.Module):
         site: the site that each row looks at.
         operator: its row of H, 1/mm.
         residual: r.
-        log_det: log|R|, where R is the covariance of the noise before whitening. Where rows are
-            repeated it makes up for that: −½log|R| − ½k log 2π is as if they stood once.
+        log_det: log|R|, where R is the covariance of the noise before whitening. Of landmarks that
+            are listed several times it is such that −½log|R| − ½k log 2π is the normalising
+            constant of one listing.
         group: rows that are left out together have the same number, 0, 1, 2, …
         per_site: how many rows each site has, if every site has as many, they are independent, and
             they follow each other in the order of the sites; else 0. It allows products block by
@@ -98,12 +97,20 @@ class Rows(eqx.Module):
         if self.per_site != d:
             return False
         blocks = np.asarray(self.operator).reshape(-1, d, d)
-        sizes = blocks[:, :1, :1]
-        off = np.abs(blocks - sizes * np.eye(d))
-        return bool(np.all(off <= ISOTROPIC * np.abs(sizes)))
+        return numerics.are_isotropic(blocks)
 
-    def asked_displacements(self, dual: Float[Array, "n d"]) -> np.ndarray:
-        """(n, d) M⁺(Hᵀr − λ), M = HᵀH: how far the rows of each site ask it to move, mm.
+    def rescaled(self, scale: Scalar, count: Scalar) -> "Rows":
+        """The same with s times the standard deviations, of so many different numbers."""
+        longer = 2 * count * jnp.log(scale)
+        return dataclasses.replace(
+            self,
+            operator=self.operator / scale,
+            residual=self.residual / scale,
+            log_det=self.log_det + longer,
+        )
+
+    def missing_displacements(self, dual: Float[Array, "n d"]) -> np.ndarray:
+        """(n, d) M⁺(Hᵀr − λ), M = HᵀH: how far the rows of each site want it to move, mm.
 
         Where λ is zero this is the whole displacement along the directions that are observed. All
         in NumPy: nothing is compiled for it.
@@ -116,7 +123,7 @@ class Rows(eqx.Module):
         np.add.at(information, site, squares)
         missing = -np.array(dual)
         np.add.at(missing, site, operator * residual[:, None])
-        # What M does not see, no row asks for: the pseudo-inverse leaves it alone.
+        # What M does not see, no row wants: the pseudo-inverse leaves it alone.
         inverse = np.linalg.pinv(information, hermitian=True)
         return np.einsum("iab,ib->ia", inverse, missing)
 
@@ -150,19 +157,6 @@ class Information(eqx.Module):
     num_rows: int = eqx.field(static=True)
 
 
-class Correspondences(eqx.Module):
-    """Points of both spaces that belong together, before any map is known.
-
-    Args:
-        moving, fixed: the points.
-        weights: of the pairs, the larger the more precise.
-    """
-
-    moving: Float[Array, "k d"]
-    fixed: Float[Array, "k d"]
-    weights: Float[Array, " k"]
-
-
 class AbstractObservations(eqx.Module):
     """A kind of observation: its sites, and its rows or its information at their present arrival.
 
@@ -184,11 +178,6 @@ class AbstractObservations(eqx.Module):
     def num_groups(self) -> int:
         """How many groups of rows can be left out; by default the rows of a site are one."""
         return len(self.sites)
-
-    def correspondences(self) -> Correspondences:
-        """The points that an alignment by least squares can start from; by default none."""
-        none = np.zeros((0, self.sites.shape[1]))
-        return Correspondences(none, none, np.zeros(0))
 
     def rows(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Rows:
         """The rows at the present arrival of the sites, in every kind that has them.

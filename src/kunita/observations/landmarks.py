@@ -2,13 +2,27 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
 from kunita import numerics
 from kunita.jaxrun.doors import Array, Scalar, namespace
-from kunita.observations.base import AbstractObservations, Correspondences, Rows
+from kunita.observations.base import AbstractObservations, Rows
+
+
+class Correspondences(eqx.Module):
+    """Points of both spaces that belong together: an alignment by least squares starts from them.
+
+    Args:
+        moving, fixed: the points.
+        weights: of the pairs, the larger the more precise.
+    """
+
+    moving: Float[Array, "k d"]
+    fixed: Float[Array, "k d"]
+    weights: Float[Array, " k"]
 
 
 class LandmarkObservations(AbstractObservations):
@@ -81,6 +95,16 @@ class LandmarkObservations(AbstractObservations):
         return None if self.copies is None else 1 / np.asarray(self.copies)
 
     @property
+    def num_different(self) -> float:
+        """How many numbers are observed, those of a landmark that is listed several times once."""
+        n, d = self.sites.shape
+        shares = np.ones(n) if self.shares is None else self.shares
+        if self.known is None:
+            return d * float(shares.sum())
+        landmark = np.asarray(self.known)[:, 0]
+        return float(shares[landmark].sum())
+
+    @property
     def known_completely(self) -> np.ndarray:
         """(n,) which landmarks are known along all directions."""
         n, d = self.sites.shape
@@ -143,14 +167,15 @@ def _rows_of_whole_landmarks(
 ) -> Rows:
     """H = C⁻¹, d rows for each landmark."""
     n, d = miss.shape
+    xp = namespace(noise, miss)
     factor = numerics.cholesky_small(noise)
     operator = numerics.inverse_small(factor)
-    landmark = jnp.repeat(jnp.arange(n), d)
+    landmark = xp.repeat(xp.arange(n), d)
     return Rows(
         site=landmark,
         operator=operator.reshape(n * d, d),
-        residual=jnp.einsum("iab,ib->ia", operator, miss).ravel(),
-        log_det=_log_det(factor, jnp.full(n, d), copies),
+        residual=xp.einsum("iab,ib->ia", operator, miss).ravel(),
+        log_det=_log_det(factor, xp.full(n, d), copies),
         group=landmark,
         per_site=d,
     )
@@ -168,14 +193,15 @@ def _rows_along_directions(
     landmark = known[:, 0]
     place = known[:, 1]
     is_known = _is_known(known, miss.shape)
-    turned = jnp.einsum("iab,ibc,idc->iad", directions, noise, directions)
+    xp = namespace(noise, miss, directions, known)
+    turned = xp.einsum("iab,ibc,idc->iad", directions, noise, directions)
     # What is not known is uncoupled and of unit variance: its rows are left out below, and its
     # part of the factor, the identity, neither reaches the others nor counts in the determinant.
     both = is_known[:, :, None] * is_known[:, None, :]
-    completed = both * turned + (1 - both) * jnp.eye(d)
+    completed = both * turned + (1 - both) * xp.eye(d)
     factor = numerics.cholesky_small(completed)
     operator = numerics.inverse_small(factor) @ directions
-    residual = jnp.einsum("iab,ib->ia", operator, miss)
+    residual = xp.einsum("iab,ib->ia", operator, miss)
     return Rows(
         site=landmark,
         operator=operator[landmark, place],
@@ -214,15 +240,16 @@ def _log_det(
         num_rows: r, how many directions of each landmark are known.
         copies: k; None if every landmark is listed once.
     """
-    diagonals = jnp.diagonal(factor, axis1=-2, axis2=-1)
-    logarithms = jnp.log(diagonals)
-    log_dets = 2 * jnp.sum(logarithms, axis=1)
+    xp = namespace(factor)
+    diagonals = xp.diagonal(factor, axis1=-2, axis2=-1)
+    logarithms = xp.log(diagonals)
+    log_dets = 2 * xp.sum(logarithms, axis=1)
     if copies is None:
-        return jnp.sum(log_dets)
-    constants = num_rows * jnp.log(2 * jnp.pi)
-    of_landmark = log_dets - num_rows * jnp.log(copies) + constants
+        return xp.sum(log_dets)
+    constants = num_rows * xp.log(2 * xp.pi)
+    of_landmark = log_dets - num_rows * xp.log(copies) + constants
     shares = of_landmark / copies - constants
-    return jnp.sum(shares)
+    return xp.sum(shares)
 
 
 def rows_of_known_directions(counts: np.ndarray) -> np.ndarray:

@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Float
 
 from kunita.jaxrun.doors import Array, Scalar, namespace
 from kunita.observations.base import (
     AbstractObservations,
-    Correspondences,
     Information,
     Rows,
     Sites,
@@ -47,14 +45,6 @@ class Together(AbstractObservations):
     def num_groups(self) -> int:
         counts = [kind.num_groups for kind in self.kinds]
         return sum(counts)
-
-    def correspondences(self) -> Correspondences:
-        parts = [kind.correspondences() for kind in self.kinds]
-        return Correspondences(
-            moving=np.concatenate([part.moving for part in parts]),
-            fixed=np.concatenate([part.fixed for part in parts]),
-            weights=np.concatenate([part.weights for part in parts]),
-        )
 
     def rows(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Rows:
         parts = []

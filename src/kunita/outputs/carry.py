@@ -10,6 +10,7 @@ from kunita.data.geometry import Mesh, Streamlines, VertexValues
 from kunita.data.landmarks import Landmarks, refuse_free
 from kunita.errors import LandmarkError
 from kunita.gaussians import GaussianPoints
+from kunita.observations.landmarks import noise_of_both_sides
 from kunita.record import Registration
 
 LEVEL = 0.95
@@ -39,7 +40,7 @@ def carry_landmarks(reg: Registration, landmarks: Landmarks, *, inverse: bool = 
         at = np.asarray(arrived.mean) if inverse else landmarks.points
         jacobians = np.asarray(reg.evaluation.jacobian(at))
         jacobians = np.linalg.inv(jacobians) if inverse else jacobians
-        covariances = covariances + jacobians @ landmarks.covariances @ jacobians.swapaxes(1, 2)
+        covariances = noise_of_both_sides(covariances, landmarks.covariances, jacobians)
     return Landmarks(
         np.asarray(arrived.mean),
         landmarks.names,

@@ -97,10 +97,8 @@ def full_grid(sets: PointSets, noise: Noise) -> HyperparameterGrid:
 
 def _length_scales(points: np.ndarray) -> np.ndarray:
     """From half the landmarks' spacing to twice their extent, mm."""
-    extent, spacing = numerics.extent_and_spacing(points)
     # Where all points coincide any length serves.
-    extent = extent or 1.0
-    spacing = spacing or extent
+    extent, spacing = numerics.extent_and_spacing(points, otherwise=1.0)
     return np.geomspace(0.5 * spacing, 2 * extent, LENGTHS)
 
 

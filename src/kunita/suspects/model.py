@@ -16,6 +16,7 @@ from scipy.special import fdtrc, gammaincc, gammaln
 
 from kunita import numerics
 from kunita.inference.leave_out import miss_and_chi2
+from kunita.inference.path_space import covariance_at_rest
 from kunita.suspects.grid import HyperparameterGrid, Noise, full_grid
 from kunita.suspects.point_sets import PointSets, squared_distances
 
@@ -386,11 +387,11 @@ class _WhitenedKernel:
         size = n * e
         root, log_noise = inverse_root(noise)
 
-        # R is block diagonal: block (i, j) of RᵀKR is kᵢⱼRᵢᵀRⱼ.
-        rows = root.swapaxes(1, 2).reshape(size, e)
-        products = rows @ rows.T
-        whitened = kernel[:, None, :, None] * products.reshape(n, e, n, e)
-        eigenvalues, vectors = np.linalg.eigh(whitened.reshape(size, size))
+        # R is block diagonal, as the operators of whitened rows are: RᵀKR = H(K ⊗ I)Hᵀ.
+        operator = root.swapaxes(1, 2).reshape(size, e)
+        site = np.repeat(np.arange(n), e)
+        whitened = covariance_at_rest(kernel, site, operator)
+        eigenvalues, vectors = np.linalg.eigh(whitened)
 
         half = root @ vectors.reshape(n, e, size)
         return cls(
@@ -417,7 +418,7 @@ def _invert(
     I.
     """
     n, d = points.shape
-    e = 1 if _is_isotropic(noise) else d
+    e = 1 if numerics.are_isotropic(noise) else d
     noise = noise[:, :e, :e]
     squared = squared_distances(points, points)
 
@@ -431,14 +432,6 @@ def _invert(
         # An isotropic block stands for d axes.
         log_det[rows] = d / e * log_block
     return inverse.reshape(-1, n, e, n, e), log_det
-
-
-def _is_isotropic(noise: np.ndarray) -> bool:
-    """Whether the noise of every landmark is the same in every direction."""
-    variances = noise[:, :1, :1]
-    isotropic = variances * np.eye(noise.shape[1])
-    difference = np.abs(noise - isotropic)
-    return bool(np.all(difference <= 1e-9 * variances.min()))
 
 
 def inverse_root(matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
