@@ -214,7 +214,7 @@ def _less_products(
     entry: Float[Array, "*b"], left: Sequence[Array], right: Sequence[Array]
 ) -> Float[Array, "*b"]:
     """An entry less the products of two rows of the factor that are known so far."""
-    total = jnp.zeros(())
+    total = namespace(entry).zeros(())
     for a, b in zip(left, right, strict=True):
         total = total + a * b
     return entry - total
