@@ -22,6 +22,7 @@ from jax.experimental import serialize_executable
 
 from kunita.jaxrun.doors import to_numpy
 from kunita.jaxrun.forks import refuse_after_fork
+from kunita.jaxrun.room import forget_with, make_room, note_load
 from kunita.jaxrun.store import ProgramStore, open_store
 
 HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
@@ -85,11 +86,13 @@ def compiled(
         )
     plain = function
     jitted = jax.jit(plain, static_argnums=tuple(range(static)), compiler_options=options)
-    programs: dict[_Form, _Program] = {}
+    programs = _Programs(plain, hasty, options)
+    forget_with(programs.by_form.clear)
 
     @functools.wraps(plain)
     def on_host(*args: Any) -> Any:
         refuse_after_fork()
+        make_room()
         if _Kept.store is None:
             return to_numpy(jitted(*args))
         leaves, tree = jax.tree.flatten(args[static:])
@@ -97,10 +100,8 @@ def compiled(
             return plain(*args)
         leaves = [_as_array(leaf) for leaf in leaves]
         form = _Form(args[:static], tree, _shapes(leaves), _jax_settings())
-        if form not in programs:
-            small = form.largest_argument() <= hasty
-            programs[form] = _Program(plain, form, HASTE if small else options)
-        return programs[form](_Kept.store, leaves)
+        program = programs.find(form)
+        return program(_Kept.store, leaves)
 
     return on_host
 
@@ -169,6 +170,7 @@ class _Program:
             _know_lapack()
             kept, skeleton = pickle.loads(payload)  # of the user's own making: see `store`
             program = serialize_executable.deserialize_and_load(*kept)
+            note_load()
         except Exception:  # whatever is wrong with a kept program, it can be compiled again
             return None
         return program, jax.tree.structure(skeleton)
@@ -181,6 +183,25 @@ class _Program:
         with contextlib.suppress(Exception):
             kept = serialize_executable.serialize(program)
             store.save(self.kept_as, pickle.dumps((kept, skeleton)))
+
+
+class _Programs:
+    """The programs of one function, by the form of its arguments."""
+
+    def __init__(self, function: Callable[..., Any], hasty: int, options: Options | None) -> None:
+        self.function = function
+        self.hasty = hasty
+        self.options = options
+        self.by_form: dict[_Form, _Program] = {}
+
+    def find(self, form: _Form) -> _Program:
+        """The program for arguments of this form, compiled or not."""
+        program = self.by_form.get(form)  # one look: another thread may be making room
+        if program is None:
+            is_small = form.largest_argument() <= self.hasty
+            program = _Program(self.function, form, HASTE if is_small else self.options)
+            self.by_form[form] = program
+        return program
 
 
 def _run(runnable: Runnable, leaves: Leaves) -> Any:
