@@ -518,8 +518,8 @@ def pairing_remarks(pairs: Pairs, marked: NoisyPairs, found: Suspicion) -> tuple
     """
     remarks = []
     if pairs.unmatched:
-        some = ", ".join(pairs.unmatched[:MOST_NAMED])
         count = len(pairs.unmatched)
+        some = _some_of(pairs.unmatched)
         remarks.append(f"{count} landmarks have no partner and are not used: {some}")
     used = set(marked.rows.tolist())
     left_out = [label for row, label in enumerate(pairs.labels) if row not in used]
@@ -533,11 +533,8 @@ def pairing_remarks(pairs: Pairs, marked: NoisyPairs, found: Suspicion) -> tuple
 def _free_remarks(marked: NoisyPairs) -> Iterator[str]:
     labels = _labels(marked, ~marked.known_completely)
     if labels:
-        some = ", ".join(labels[:MOST_NAMED])
-        if len(labels) > MOST_NAMED:
-            some = f"{some} and {len(labels) - MOST_NAMED} more"
         yield (
-            f"not known along every direction: {some}; the alignment starts without "
+            f"not known along every direction: {_some_of(labels)}; an alignment starts without "
             "them, and they are not checked for gross errors (robust=True weighs these down)"
         )
 
@@ -551,6 +548,14 @@ def _suspect_remarks(marked: NoisyPairs, found: Suspicion) -> Iterator[str]:
         return
     for line in found.lines(marked.pairs.labels):
         yield f"suspect: {line}"
+
+
+def _some_of(labels: Sequence[str]) -> str:
+    """The first of some labels, and how many more there are."""
+    some = ", ".join(labels[:MOST_NAMED])
+    if len(labels) > MOST_NAMED:
+        some = f"{some} and {len(labels) - MOST_NAMED} more"
+    return some
 
 
 def _labels(marked: NoisyPairs, selected: np.ndarray) -> Sequence[str]:

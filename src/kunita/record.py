@@ -127,6 +127,10 @@ class Registration:
     def evidence_profile(self, most_landmarks: int = 200) -> EvidenceProfile | None:
         """How well the landmarks determine the length scale: the log evidence along it.
 
+        It is the evidence of the small-deformation model, with the weak prior of the
+        hyper-parameters. For large deformations it may peak elsewhere than the
+        diffeomorphic model's, which chose the length scale.
+
         There is none where the weights of a robust fit replace the evidence, where the
         kernel is more than a family with its length scale and amplitude, and where the
         alignment explains nearly everything.

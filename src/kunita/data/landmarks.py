@@ -310,7 +310,10 @@ def _by_row(free: Any, labels: Sequence[str]) -> list[Any]:
             f"free: expected directions for each landmark, found {free!r:.80}"
         ) from error
     if len(listed) != len(labels):
-        raise LandmarkError(f"free: expected {len(labels)}, one per point, found {len(listed)}")
+        raise LandmarkError(
+            f"free: expected {len(labels)}, one per point, found {len(listed)}; "
+            "undefined places are given by undefined="
+        )
     return listed
 
 

@@ -112,7 +112,8 @@ class LandmarkTable:
             raise LandmarkError(f"no landmarks: each of the {len(self)} points listed is undefined")
         names = None if self.names_problem else tuple(self.names[row] for row in rows)
         covariances = None if self.covariances is None else self.covariances[rows]
-        return Landmarks(self.points[rows], names, covariances, np.flatnonzero(~self.defined))
+        empty = np.flatnonzero(~self.defined)
+        return Landmarks(self.points[rows], names, covariances, undefined=empty)
 
 
 def _rows_of_points(value: Any) -> np.ndarray:
