@@ -1,6 +1,7 @@
 """Path-space Gauss–Newton with a memory: the cheapest search, for moderate deformations."""
 
 import dataclasses
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -51,7 +52,7 @@ class GaussNewtonOptions:
     keep_below: float = 0.6
 
 
-class Memory(eqx.Module):
+class Memory(NamedTuple):
     """Past steps, the latest first, and by how much each changed the residual; zeros before any."""
 
     steps: Step
@@ -246,7 +247,7 @@ class GaussNewton(AbstractSearch[Descent]):
         step = secant_step(
             linear, state.residual, descent.memory, state.local_variance, state.unit_variance
         )
-        step = step * descent.length
+        step = step.scaled(descent.length)
         trial = advance(problem, state, step)
         return branch(
             descends(problem, state, trial),

@@ -30,7 +30,7 @@ from jaxtyping import Float
 
 from kunita import numerics
 from kunita.inference.ascent import ValueAndGradient
-from kunita.inference.sample import Sample
+from kunita.inference.sample import RowsAtStart, Sample
 from kunita.inference.small import small_evidence
 from kunita.jaxrun.doors import Array, Scalar, namespace
 from kunita.jaxrun.programs import FEW_LANDMARKS, compiled
@@ -317,7 +317,7 @@ class SmallEvidence:
         """Of one sample, without the prior of θ."""
         compiled_for = self.hyperparameters.for_programs
         given = self.hyperparameters.given.kernel
-        value, gradient = small_log_evidence(compiled_for, given, theta, sample)
+        value, gradient = small_log_evidence(compiled_for, given, theta, sample.at_start)
         return float(value), np.asarray(gradient)
 
 
@@ -326,26 +326,26 @@ def small_log_evidence(
     hyperparameters: Hyperparameters,
     given: AbstractKernel | None,
     theta: Float[Array, " p"],
-    sample: Sample,
+    start: RowsAtStart,
 ) -> tuple[Scalar, Float[Array, " p"]]:
-    """log p(F | θ) of one sample under the small-deformation model, and its gradient in θ.
+    """log p(F | θ) of rows at the start under the small-deformation model, and its gradient in θ.
 
     Args:
         hyperparameters: which there are, as programs see them.
         given: the kernel, where it is given.
         theta: (p,).
-        sample: what is explained.
+        start: what is explained.
     """
 
     def value(theta: Float[Array, " p"]) -> Scalar:
         kernel = hyperparameters.kernel(theta) if given is None else given
-        rows = sample.rows_with(theta[-1])
+        rows = start.with_noise(theta[-1])
         return small_evidence(
             kernel,
-            sample.positions,
-            sample.basis,
+            start.positions,
+            start.basis,
             rows,
-            isotropic=sample.isotropic,
+            isotropic=start.isotropic,
         )
 
     return jax.value_and_grad(value)(theta)

@@ -144,7 +144,7 @@ class ExactNewton(AbstractSearch[Pursuit]):
             lambda: self._direction(problem, state),
             lambda: pursuit.direction,
         )
-        trial = advance(problem, state, direction * pursuit.length)
+        trial = advance(problem, state, direction.scaled(pursuit.length))
         shorter = dataclasses.replace(
             pursuit,
             direction=direction,

@@ -10,6 +10,7 @@ Hᵀr = D⁻¹(F − φ₁).)
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -83,7 +84,11 @@ class Problem(eqx.Module):
         return self.num_unknowns <= MOST_DENSE
 
 
-class Residual(eqx.Module):
+# Named tuples and not modules: a search makes some of them in every step on the host, and Equinox
+# takes longer to make a module than the step takes to use it.
+
+
+class Residual(NamedTuple):
     """What the two optimality conditions lack, 1/mm; or several of them.
 
     Args:
@@ -97,13 +102,14 @@ class Residual(eqx.Module):
     trend: Float[Array, "*m b"]
 
 
-class Step(eqx.Module):
+class Step(NamedTuple):
     """A change of the alignment (β, mm) and of the initial momenta (1/mm); or several of them."""
 
     beta: Float[Array, "*m b"]
     momenta: Float[Array, "*m n d"]
 
-    def __mul__(self, factor: Scalar) -> "Step":
+    def scaled(self, factor: Scalar) -> "Step":
+        """The same way, this many times as far."""
         return Step(
             factor * self.beta,
             factor * self.momenta,

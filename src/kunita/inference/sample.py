@@ -19,38 +19,63 @@ from kunita.observations.base import Rows
 from kunita.observations.landmarks import LandmarkObservations
 
 
-class Sample(eqx.Module):
-    """The observations of one case, centred and aligned, as rows of y = h(x̃)β + u(x̃) + ε.
+class RowsAtStart(eqx.Module):
+    """What the small-deformation model explains: rows of y = h(x̃)β + u(x̃) + ε.
 
     Args:
-        observed: the observations about the origin, their noise the given one, or
-            known up to a scale.
-        scaled: whether a scale s multiplies the noise (its covariances by s²), to
-            be estimated.
-        trend: the directions in which the alignment may move.
-        start: the alignment by least squares: the start of every fit.
         positions: (n, d) x̃, the aligned moving points.
         basis: (n, d, b) h(x̃), of the trend.
         rows: of the observations at x̃, their scale one where it is estimated.
+        scaled: whether a scale s multiplies the noise (its covariances by s²), to
+            be estimated.
         count: how many different numbers were observed; of a landmark that is listed
             several times only once.
         isotropic: whether the noise is the same along every axis.
     """
 
-    observed: LandmarkObservations
-    scaled: Bool[Array, ""]
-    trend: Trend
-    start: Alignment
     positions: Float[Array, "n d"]
     basis: Float[Array, "n d b"]
     rows: Rows
+    scaled: Bool[Array, ""]
     count: Scalar
     isotropic: bool = eqx.field(static=True)
 
-    def rows_with(self, log_scale: Scalar) -> Rows:
+    def with_noise(self, log_scale: Scalar) -> Rows:
         """The rows at the start, their noise at this scale if it has one."""
         scale = jnp.where(self.scaled, jnp.exp(log_scale), 1.0)
         return self.rows.rescaled(scale, self.count)
+
+
+class Sample(eqx.Module):
+    """The observations of one case, centred and aligned.
+
+    Args:
+        observed: the observations about the origin, their noise the given one, or
+            known up to a scale.
+        trend: the directions in which the alignment may move.
+        start: the alignment by least squares: the start of every fit.
+        at_start: the observations there, as rows.
+    """
+
+    observed: LandmarkObservations
+    trend: Trend
+    start: Alignment
+    at_start: RowsAtStart
+
+    @property
+    def positions(self) -> Float[Array, "n d"]:
+        """x̃, the aligned moving points."""
+        return self.at_start.positions
+
+    @property
+    def basis(self) -> Float[Array, "n d b"]:
+        """h(x̃), of the trend."""
+        return self.at_start.basis
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the scale of the noise is estimated."""
+        return bool(self.at_start.scaled)
 
     def noise_factor(self, log_scale: float) -> float:
         """s², by which the covariances are multiplied; one where they have no scale."""
@@ -63,19 +88,19 @@ class Sample(eqx.Module):
     @property
     def displacements(self) -> np.ndarray:
         """(n, d) y, what is left to explain, along the directions that are observed, mm."""
-        return self.rows.missing_displacements(np.zeros_like(self.positions))
+        return self.at_start.rows.missing_displacements(np.zeros_like(self.positions))
 
     @property
     def freedom(self) -> int:
         """Observed numbers less the directions of the alignment: what there is to estimate with."""
         num_directions = self.basis.shape[2]
-        return round(float(self.count)) - num_directions
+        return round(float(self.at_start.count)) - num_directions
 
     @property
     def size_mm(self) -> float:
         """The root mean square displacement along one direction, mm."""
         total = np.sum(self.displacements**2)
-        return float(np.sqrt(total / len(self.rows.residual)))
+        return float(np.sqrt(total / len(self.at_start.rows.residual)))
 
 
 class Aligned(eqx.Module):
@@ -114,17 +139,15 @@ def aligned_sample(observed: LandmarkObservations, align: str, *, scaled: bool) 
     )
     centred = observed.about(origin)
     rows = centred.rows(positions, start.jacobians(len(positions)))
-    sample = Sample(
-        observed=centred,
-        scaled=np.asarray(scaled),
-        trend=directions,
-        start=start,
+    at_start = RowsAtStart(
         positions=positions,
         basis=np.asarray(directions.basis(positions)),
         rows=rows,
+        scaled=np.asarray(scaled),
         count=np.asarray(observed.num_different),
         isotropic=rows.is_isotropic(),
     )
+    sample = Sample(centred, directions, start, at_start)
     return Aligned(sample, origin, open_directions)
 
 

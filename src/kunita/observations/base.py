@@ -117,6 +117,12 @@ class Rows(eqx.Module):
         """
         operator = np.asarray(self.operator)
         residual = np.asarray(self.residual)
+        d = dual.shape[1]
+        if self.per_site == d:
+            # H is invertible at every site, and M⁻¹(Hᵀr − λ) = H⁻¹(r − H⁻ᵀλ).
+            inverse = numerics.inverse_small(operator.reshape(-1, d, d))
+            lacking = residual.reshape(-1, d) - np.einsum("iba,ib->ia", inverse, dual)
+            return np.einsum("iab,ib->ia", inverse, lacking)
         site = np.asarray(self.site)
         squares = operator[:, :, None] * operator[:, None, :]
         information = np.zeros((*dual.shape, dual.shape[1]))

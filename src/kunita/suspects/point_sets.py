@@ -96,7 +96,7 @@ class PointSets:
             f = _centred(f, weights)
             rotation = trend.best_rotation((weights[:, None] * f).T @ x)
             distances = np.linalg.norm(x @ rotation.T - f, axis=1)
-            least = max(float(np.median(distances)), 1e-9 * self.rms_diameter)
+            least = max(_median(distances), 1e-9 * self.rms_diameter)
             weights = 1 / np.maximum(distances, least)
         return rotation
 
@@ -149,6 +149,15 @@ class PointSets:
 def squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """(n, m) between two sets of points, mm²."""
     return cdist(x, y, "sqeuclidean")
+
+
+def _median(values: np.ndarray) -> float:
+    """Of few numbers; `np.median` takes ten times as long."""
+    rising = np.sort(values)
+    half = len(values) // 2
+    below = rising[-half - 1]
+    above = rising[half]
+    return float((below + above) / 2)
 
 
 def _centred(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
