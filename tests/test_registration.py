@@ -140,6 +140,7 @@ def test_no_violent_deformation_is_sought_for_a_mirrored_set():
     with pytest.warns(kunita.KunitaWarning) as caught:
         reg = kunita.register(MOVING, FIXED * [-1, 1, 1])
     assert any("mirror" in str(w.message) for w in caught)
+    assert all("mirror" in remark for remark in reg.warnings)  # and nothing that would hide it
     assert not reg.converged
     assert any("not converged: no deformation" in str(w.message) for w in caught)
     assert "NOT CONVERGED" in reg.summary()

@@ -163,7 +163,8 @@ def profile_pairs(
     noise = find_parameter(estimated, "noise", "noise factor")
     scale = 1.0 if noise is None else noise.value
     with jax.enable_x64(True):
-        observed = marked.observe(np.full(len(marked), scale**2))
+        # The noise as it was before the scale that was estimated.
+        observed = marked.observe(weights=np.full(len(marked), scale**2))
         aligned = aligned_sample(observed, align, scaled=noise is not None)
         return profile_evidence(aligned.sample, kernel, estimated)
 
@@ -312,6 +313,12 @@ def _weight_along(
 
 def _remarks(setting: Setting, aligned: Aligned, found: Estimate, fit: Fit) -> Iterator[str]:
     """What a user should know of a fit."""
+    if not setting.patient and not fit.converged:
+        # No deformation leads to a mirror image. Doubts about the hyper-parameters of such a fit
+        # would only hide that.
+        yield from _open_remarks(setting, aligned)
+        yield from _solver_remarks(setting, fit)
+        return
     num_landmarks = len(aligned.sample.positions)
     if num_landmarks == 1:
         yield _single_remark(found)
