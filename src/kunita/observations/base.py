@@ -100,13 +100,18 @@ class Rows(eqx.Module):
         return numerics.are_isotropic(blocks)
 
     def rescaled(self, scale: Scalar, count: Scalar) -> "Rows":
-        """The same with s times the standard deviations, of so many different numbers."""
-        longer = 2 * count * jnp.log(scale)
+        """The rows if the standard deviations of the noise were s times as large.
+
+        Args:
+            scale: s.
+            count: how many different numbers the rows observe; log|R| grows by 2 log s for each.
+        """
+        growth = 2 * count * jnp.log(scale)
         return dataclasses.replace(
             self,
             operator=self.operator / scale,
             residual=self.residual / scale,
-            log_det=self.log_det + longer,
+            log_det=self.log_det + growth,
         )
 
     def missing_displacements(self, dual: Float[Array, "n d"]) -> np.ndarray:
