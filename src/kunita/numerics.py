@@ -548,3 +548,31 @@ def _at(nodes: Node, stage: int) -> Node:
     """The node of one stage."""
     at_stage = lambda node: node[stage]
     return jax.tree.map(at_stage, nodes)
+
+
+def blockwise(matrices: Float[Array, "a b n"], vectors: Float[Array, "c b n"]) -> np.ndarray:
+    """A matrix for each point times vectors there, the points last, (c, a, n)."""
+    rows = []
+    for row in matrices:
+        total = row[0] * vectors[:, 0]
+        for b in range(1, len(row)):
+            total += row[b] * vectors[:, b]
+        rows.append(total)
+    return np.stack(rows, axis=1)
+
+
+def root_small(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
+    """R with RRᵀ = A for positive semidefinite matrices; in NumPy."""
+    values, vectors = np.linalg.eigh(matrices)
+    return vectors * np.sqrt(np.maximum(values, 0))[:, None, :]
+
+
+def factor_semidefinite(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """R with RRᵀ = A, for A that is positive semidefinite up to rounding in single precision.
+
+    In NumPy, by the Cholesky factor of A and a little of the identity.
+    """
+    symmetric = (matrix + matrix.T) / 2
+    tiny = 1e-6 * np.trace(symmetric) / len(symmetric)
+    lifted = symmetric + tiny * np.eye(len(symmetric))
+    return np.linalg.cholesky(lifted)

@@ -1,0 +1,304 @@
+"""Cubic splines on regular grids: sampling with gradients, stencils as sparse matrices, one axis.
+
+A spline is f(x) = Σ_g c_g β(x − g), with x in units of the grid and β the cubic B-spline. In two
+and three dimensions it is a tensor product. Beyond the outermost cells the value at the border
+goes on.
+
+In arrays the splines come first, and the grid or the points last: (q, *grid) coefficients, (q, k)
+values. The loops over points are compiled by numba: XLA takes eleven times as long for them, and
+compiles them again for every size of image (`benchmarks/stencils.py`).
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from jaxtyping import Float
+
+from kunita.jaxrun.doors import Array
+
+WIDTH = 4
+"""Coefficients along an axis that a value depends on."""
+
+
+def as_machine_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a loop, and keep it for the next process.
+
+    What checks the types of arguments in tests wraps the function, and must be taken off first.
+    """
+    loop = inspect.unwrap(function)
+    return numba.njit(cache=True, nogil=True, fastmath=True)(loop)
+
+
+def basis(distances: Float[Array, "..."]) -> Float[Array, "..."]:
+    """β: the cubic B-spline at distances from its centre, in units of the grid."""
+    t = np.abs(distances)
+    inner = 2 / 3 - t**2 + t**3 / 2
+    outer = (2 - t) ** 3 / 6
+    return np.where(t < 1, inner, np.where(t < 2, outer, 0.0))
+
+
+def gram(count: int) -> Float[Array, "n n"]:
+    """β(g − h) for all nodes of an axis: from coefficients to values at the nodes."""
+    nodes = np.arange(count)
+    distances = np.subtract.outer(nodes, nodes)
+    return basis(distances.astype(float))
+
+
+def natural_matrix(places: Float[Array, " k"], count: int) -> Float[Array, "k n"]:
+    """From values at the nodes 0 … n − 1 of an axis to the natural spline through them at places.
+
+    One coefficient more stands at either side, c₋₁ = 2c₀ − c₁, so that constants and straight lines
+    are met exactly up to the outermost nodes.
+    """
+    grid = np.arange(-1, count + 1)
+    distances = np.subtract.outer(places, grid)
+    all_coefficients = basis(distances)
+    closed = all_coefficients[:, 1:-1].copy()
+    at_nodes = gram(count)
+    for end, neighbour, beyond in ((0, 1, 0), (count - 1, count - 2, -1)):
+        closed[:, end] += 2 * all_coefficients[:, beyond]
+        closed[:, neighbour] -= all_coefficients[:, beyond]
+        # At an end, (c₋₁ + 4c₀ + c₁)/6 = c₀.
+        at_nodes[end] = 0.0
+        at_nodes[end, end] = 1.0
+    return np.linalg.solve(at_nodes.T, closed.T).T
+
+
+def separable(matrices: list[np.ndarray], values: Float[Array, "q ..."]) -> Float[Array, "q ..."]:
+    """A matrix along each axis of space."""
+    product = values
+    num_axes = len(matrices)
+    for axis, matrix in enumerate(matrices):
+        if axis == num_axes - 1:
+            product = product @ matrix.T
+            continue
+        shape = product.shape
+        before = int(np.prod(shape[: axis + 1]))
+        flat = product.reshape(before, shape[axis + 1], -1)
+        moved = np.matmul(matrix, flat)
+        product = moved.reshape(*shape[: axis + 1], len(matrix), *shape[axis + 2 :])
+    return product
+
+
+# ---------------------------------------------------------------------------------------- sampling
+
+
+def sample(
+    coefficients: Float[Array, "q ..."], places: Float[Array, "k d"]
+) -> tuple[Float[Array, "k q"], Float[Array, "k q d"]]:
+    """Values and gradients of splines at places, both in units of the grid; points first.
+
+    Args:
+        coefficients: of q splines on one grid.
+        places: in units of the grid.
+    """
+    k, d = places.shape
+    q = len(coefficients)
+    values = np.empty((k, q), coefficients.dtype)
+    slopes = np.empty((k, q, d), coefficients.dtype)
+    _sample(as_volumes(coefficients), np.ascontiguousarray(places), values, slopes)
+    return values, slopes
+
+
+def as_volumes(coefficients: Float[Array, "q ..."]) -> Float[Array, "q n0 n1 n2"]:
+    """Planes as volumes of one slice."""
+    volumes = coefficients if coefficients.ndim == 4 else coefficients[..., None]
+    return np.ascontiguousarray(volumes)
+
+
+@as_machine_code
+def _weights(u, values, slopes):  # type: ignore[no-untyped-def]
+    """β and β′ of the four nodes around a place, u beyond the second of them."""
+    v = 1.0 - u
+    values[0] = v * v * v / 6
+    values[1] = 2 / 3 - u * u + u * u * u / 2
+    values[2] = 2 / 3 - v * v + v * v * v / 2
+    values[3] = u * u * u / 6
+    slopes[0] = -v * v / 2
+    slopes[1] = -2 * u + 1.5 * u * u
+    slopes[2] = 2 * v - 1.5 * v * v
+    slopes[3] = u * u / 2
+
+
+@as_machine_code
+def _locate(x, count, weights, slopes):  # type: ignore[no-untyped-def]
+    """The first of the four nodes around a place, with β and β′ of all of them."""
+    last = count - 2.0
+    clipped = min(max(x, 1.0), last)
+    cell = min(int(clipped), count - 3)
+    _weights(clipped - cell, weights, slopes)
+    if clipped != x:
+        slopes[:] = 0.0  # beyond the border the value is constant
+    return cell - 1
+
+
+@as_machine_code
+def _sample(c, places, values, slopes):  # type: ignore[no-untyped-def]
+    """The loop of `sample`: a plane has one slice, and a stencil of one there."""
+    d = places.shape[1]
+    weight = np.zeros((3, 4))
+    slope = np.zeros((3, 4))
+    first = np.zeros(3, np.int64)
+    found = np.zeros(4)
+    weight[2, 0] = 1.0
+    depth = 4 if d == 3 else 1
+    for k in range(places.shape[0]):
+        for a in range(d):
+            first[a] = _locate(places[k, a], c.shape[a + 1], weight[a], slope[a])
+        for e in range(c.shape[0]):
+            _combine(c[e], first, weight, slope, depth, found)
+            values[k, e] = found[0]
+            for a in range(d):
+                slopes[k, e, a] = found[a + 1]
+
+
+@as_machine_code
+def _combine(c, first, weight, slope, depth, found):  # type: ignore[no-untyped-def]
+    """The value and the derivatives of one spline at one place, into `found`."""
+    value = 0.0
+    along0 = 0.0
+    along1 = 0.0
+    along2 = 0.0
+    for i in range(4):
+        for j in range(4):
+            line = 0.0
+            line2 = 0.0
+            for m in range(depth):
+                coefficient = c[first[0] + i, first[1] + j, first[2] + m]
+                line += weight[2, m] * coefficient
+                line2 += slope[2, m] * coefficient
+            both = weight[0, i] * weight[1, j]
+            value += both * line
+            along0 += slope[0, i] * weight[1, j] * line
+            along1 += weight[0, i] * slope[1, j] * line
+            along2 += both * line2
+    found[0] = value
+    found[1] = along0
+    found[2] = along1
+    found[3] = along2
+
+
+# ------------------------------------------------------------------ the same places again and again
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stencils:
+    """β at fixed places: a linear map from coefficients to values, and its adjoint.
+
+    Args:
+        shape: of the grid.
+        first: (k, 3) the first node of each stencil.
+        weights: (k, 3, 4) of the nodes along each axis.
+    """
+
+    shape: tuple[int, ...]
+    first: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def at(cls, places: Float[Array, "k d"], shape: tuple[int, ...]) -> "Stencils":
+        """Around places, in units of the grid."""
+        k = len(places)
+        first = np.zeros((k, 3), np.int64)
+        weights = np.zeros((k, 3, WIDTH), np.float32)
+        weights[:, :, 0] = 1.0
+        for axis, count in enumerate(shape):
+            x = np.clip(places[:, axis], 1, count - 2)
+            cell = np.minimum(x.astype(np.int64), count - 3)
+            first[:, axis] = cell - 1
+            nodes = cell[:, None] + np.arange(-1, 3)
+            weights[:, axis] = basis(x[:, None] - nodes)
+        return cls(shape, first, weights)
+
+    def take(self, some: slice) -> "Stencils":
+        """Those of some of the places."""
+        return Stencils(self.shape, self.first[some], self.weights[some])
+
+    def gather(self, coefficients: Float[Array, "q ..."]) -> Float[Array, "q k"]:
+        """The values of q splines."""
+        volumes = as_volumes(coefficients)
+        values = np.empty((len(volumes), len(self.first)), np.float32)
+        loop = _gather_volume if len(self.shape) == 3 else _gather_plane
+        loop(volumes, self.first, self.weights, values)
+        return values
+
+    def scatter(self, values: Float[Array, "q k"]) -> Float[Array, "q ..."]:
+        """The adjoint of `gather`."""
+        q = len(values)
+        coefficients = np.zeros((q, *self.shape), np.float32)
+        volumes = as_volumes(coefficients)
+        loop = _scatter_volume if len(self.shape) == 3 else _scatter_plane
+        loop(np.ascontiguousarray(values, np.float32), self.first, self.weights, volumes)
+        return volumes.reshape(q, *self.shape)
+
+
+@as_machine_code
+def _gather_plane(c, first, weights, values):  # type: ignore[no-untyped-def]
+    """The loop of `Stencils.gather` in 2-D."""
+    for e in range(c.shape[0]):
+        for k in range(first.shape[0]):
+            x = first[k, 0]
+            y = first[k, 1]
+            s = np.float32(0.0)
+            for i in range(4):
+                row = np.float32(0.0)
+                for j in range(4):
+                    row += weights[k, 1, j] * c[e, x + i, y + j, 0]
+                s += weights[k, 0, i] * row
+            values[e, k] = s
+
+
+@as_machine_code
+def _scatter_plane(values, first, weights, c):  # type: ignore[no-untyped-def]
+    """The loop of `Stencils.scatter` in 2-D."""
+    for e in range(c.shape[0]):
+        for k in range(first.shape[0]):
+            x = first[k, 0]
+            y = first[k, 1]
+            for i in range(4):
+                row = weights[k, 0, i] * values[e, k]
+                for j in range(4):
+                    c[e, x + i, y + j, 0] += weights[k, 1, j] * row
+
+
+@as_machine_code
+def _gather_volume(c, first, weights, values):  # type: ignore[no-untyped-def]
+    """The loop of `Stencils.gather` in 3-D: lines along the last axis are added up first."""
+    line = np.empty(4, np.float32)
+    for e in range(c.shape[0]):
+        for k in range(first.shape[0]):
+            x = first[k, 0]
+            y = first[k, 1]
+            z = first[k, 2]
+            line[:] = 0.0
+            for i in range(4):
+                for j in range(4):
+                    w = weights[k, 0, i] * weights[k, 1, j]
+                    for m in range(4):
+                        line[m] += w * c[e, x + i, y + j, z + m]
+            s = np.float32(0.0)
+            for m in range(4):
+                s += weights[k, 2, m] * line[m]
+            values[e, k] = s
+
+
+@as_machine_code
+def _scatter_volume(values, first, weights, c):  # type: ignore[no-untyped-def]
+    """The loop of `Stencils.scatter` in 3-D."""
+    line = np.empty(4, np.float32)
+    for e in range(c.shape[0]):
+        for k in range(first.shape[0]):
+            x = first[k, 0]
+            y = first[k, 1]
+            z = first[k, 2]
+            for m in range(4):
+                line[m] = weights[k, 2, m] * values[e, k]
+            for i in range(4):
+                for j in range(4):
+                    w = weights[k, 0, i] * weights[k, 1, j]
+                    for m in range(4):
+                        c[e, x + i, y + j, z + m] += w * line[m]
