@@ -1,0 +1,165 @@
+"""Intensities of a moving image, observed where its voxels arrive in the fixed image.
+
+A voxel x_k with the features M_c(x_k) says
+
+    r_kc = M_c(x_k) − F_c(φ₁(x_k)) ≈ h_kcᵀ δφ₁(x_k) + noise,    h = ∇F_c(φ₁(x_k)),
+
+with the weight w_kc = m_k ρ_kc/(s_kc² f): m is zero outside the masks and where φ₁(x_k) leaves the
+fixed image, ρ are Huber's weights, s² is the local variance of the noise, and f the decimation
+factor (`kunita.observations.image_noise`).
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+from jaxtyping import Float
+from scipy import ndimage
+
+from kunita import splines
+from kunita.jaxrun.doors import Array
+from kunita.observations.image_noise import ImageNoise
+from kunita.observations.lattice import CellInformation, LatticeView
+
+MARGIN = 0.5
+"""How far inside the outermost voxels a place must be to be compared, in voxels."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FixedFeatures:
+    """The features of the fixed image as splines, and where they count.
+
+    Args:
+        coefficients: (c, *grid) of the splines.
+        to_index: (d + 1, d + 1) from the space of the flow to voxels.
+        mask: (*grid) where the image counts; None for everywhere.
+    """
+
+    coefficients: np.ndarray
+    to_index: np.ndarray
+    mask: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls, values: Float[Array, "*grid c"], to_index: np.ndarray, mask: np.ndarray | None
+    ) -> "FixedFeatures":
+        """From the features at the voxels."""
+        channels = np.moveaxis(values, -1, 0)
+        filtered = [ndimage.spline_filter(one, 3, np.float32, mode="mirror") for one in channels]
+        return cls(np.stack(filtered), to_index, mask)
+
+    def sample(
+        self, points: Float[Array, "k d"]
+    ) -> tuple[Float[Array, "k c"], Float[Array, "k c d"], Float[Array, " k"]]:
+        """Features, their gradients per mm, and whether they count."""
+        d = points.shape[1]
+        matrix = self.to_index[:d, :d]
+        index = points @ matrix.T + self.to_index[:d, d]
+        values, slopes = splines.sample(self.coefficients, index)
+        gradients = slopes @ matrix.astype(np.float32)
+        return values, gradients, self._counts(index)
+
+    def _counts(self, index: Float[Array, "k d"]) -> Float[Array, " k"]:
+        shape = np.array(self.coefficients.shape[1:])
+        inside = (index > MARGIN) & (index < shape - 1 - MARGIN)
+        counts = inside.all(axis=1)
+        if self.mask is not None:
+            nearest = np.clip(np.rint(index).astype(int), 0, shape - 1)
+            counts &= self.mask[tuple(nearest.T)]
+        return counts.astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """Moving and fixed features where the voxels arrive.
+
+    Args:
+        residual: (k, c) r.
+        fixed_slopes: (k, c, d) ∇F at the arrival, per mm.
+        moving_slopes: (k, c, d) ∇M carried there, per mm.
+        counts: (k,) m.
+    """
+
+    residual: np.ndarray
+    fixed_slopes: np.ndarray
+    moving_slopes: np.ndarray
+    counts: np.ndarray
+
+    @functools.cached_property
+    def mean_slopes(self) -> Float[Array, "k c d"]:
+        return (self.fixed_slopes + self.moving_slopes) / 2
+
+    def energy(self, noise: ImageNoise) -> float:
+        """½Σ w r²."""
+        terms = noise.weights * self.residual**2
+        by_voxel = terms.sum(axis=1) * self.counts
+        return 0.5 * float(by_voxel.sum(dtype=np.float64))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class IntensityLevel:
+    """An image pair on one level of smoothing.
+
+    Args:
+        view: the voxels that are compared, and the lattice that moves them.
+        values: (k, c) features of the moving image.
+        slopes: (k, c, d) their gradients in moving space, per mm.
+        counts: (k,) one inside the moving mask, else zero.
+        fixed: the features of the fixed image.
+        smoothing: τ, mm.
+        spacing: between the voxels that are compared along each axis, mm.
+    """
+
+    view: LatticeView
+    values: np.ndarray
+    slopes: np.ndarray
+    counts: np.ndarray
+    fixed: FixedFeatures
+    smoothing: float
+    spacing: np.ndarray
+
+    def compare(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Comparison:
+        """Compare where the nodes have arrived.
+
+        Args:
+            arrived: φ₁ of the nodes.
+            jacobians: of the whole map, alignment and flow, at the nodes.
+        """
+        n, d = arrived.shape
+        places = self.view.spread(arrived.T).T
+        values, fixed_slopes, inside = self.fixed.sample(places)
+        # Gradients are covectors: those of the moving image arrive as J⁻ᵀ∇M.
+        transposed = np.linalg.inv(jacobians).swapaxes(1, 2)
+        carriers = self.view.spread(transposed.reshape(n, d * d).T).reshape(d, d, -1)
+        return Comparison(
+            residual=self.values - values,
+            fixed_slopes=fixed_slopes,
+            moving_slopes=np.einsum("abk,kcb->kca", carriers, self.slopes),
+            counts=self.counts * inside,
+        )
+
+    def force(self, compared: Comparison, noise: ImageNoise, slopes: np.ndarray) -> np.ndarray:
+        """Σ N_kᵀ h w r, (d, n)."""
+        pulls = np.einsum("kc,kcd->kd", noise.weights * compared.residual, slopes)
+        counted = pulls * compared.counts[:, None]
+        return self.view.gather(counted.T)
+
+    def information(
+        self, compared: Comparison, noise: ImageNoise, first: np.ndarray, second: np.ndarray
+    ) -> CellInformation:
+        """M = Σ N_kᵀ h w hᵀ N_k by cells, with hhᵀ the symmetric product of two gradients."""
+        weights = noise.weights * compared.counts[:, None]
+        blocks = np.einsum("kc,kca,kcb->kab", weights, first, second, optimize=True)
+        d = blocks.shape[1]
+        pooled = self.view.pool(blocks.reshape(len(blocks), -1).T).reshape(d, d, -1)
+        return CellInformation(self.view.lattice, _positive(pooled))
+
+
+def _positive(blocks: Float[Array, "d d c"]) -> Float[Array, "d d c"]:
+    """The symmetric parts without their negative eigenvalues."""
+    first = np.moveaxis(blocks, -1, 0)
+    symmetric = (first + first.swapaxes(1, 2)) / 2
+    values, vectors = np.linalg.eigh(symmetric)
+    kept = vectors * np.maximum(values, 0)[:, None, :]
+    positive = kept @ vectors.swapaxes(1, 2)
+    return np.ascontiguousarray(np.moveaxis(positive, 0, -1), np.float32)
