@@ -45,8 +45,9 @@ class Alignment(eqx.Module):
 
     def inverse(self, points: Float[Array, "m d"]) -> Float[Array, "m d"]:
         """A⁻¹(y − b) + c."""
+        xp = namespace(points, self.matrix, self.offset)
         columns = (points - self.offset).T
-        solved = jnp.linalg.solve(self.matrix, columns)
+        solved = xp.linalg.solve(self.matrix, columns)
         return solved.T + self.center
 
     def jacobians(self, num_points: int) -> Float[Array, "m d d"]:

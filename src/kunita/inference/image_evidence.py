@@ -1,0 +1,133 @@
+"""The prior of images by the evidence, from one fit.
+
+Around a fitted flow the images say exp(gᵀu − ½uᵀMu) of the displacement u of the sites, g = b +
+Mη. With u = Hβ + ξ, a flat prior on β and ξ ~ N(0, Λ) of any kernel along the same trajectories,
+
+    log evidence = ½gᵀΛl + ½(Hᵀl)ᵀA⁻¹(Hᵀl) − ½log|I + MΛ| − ½log|A| + const,
+    l = (I + MΛ)⁻¹g,    A = HᵀQH.
+
+So kernels are compared without a new fit, by the same voxels with the same noise.
+"""
+
+import dataclasses
+import itertools
+
+import numpy as np
+from jaxtyping import Float
+
+from kunita.flow.grid_flow import CarriedPoints, FlowCovariance
+from kunita.flow.velocity_grid import VelocityGrid
+from kunita.inference.image_fit import Scales
+from kunita.inference.lattice_model import LatticeModel, SiteInformation
+from kunita.inference.lattice_posterior import DenseSolver
+from kunita.jaxrun.doors import Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearisedImages:
+    """What the images say around a fitted flow.
+
+    Args:
+        grid: of the velocity.
+        carried: the sites.
+        design: (b, d, n) H.
+        information: M.
+        force: (d, n) g.
+    """
+
+    grid: VelocityGrid
+    carried: CarriedPoints
+    design: np.ndarray
+    information: SiteInformation
+    force: np.ndarray
+
+    def log_evidence(self, scales: Scales) -> float:
+        """Of a kernel, up to a constant that all kernels share; by dense matrices."""
+        grid = dataclasses.replace(
+            self.grid,
+            amplitudes=tuple(amplitude for amplitude, _ in scales),
+            length_scales=tuple(length for _, length in scales),
+        )
+        flow = FlowCovariance.by_gauss(grid, self.carried)
+        model = LatticeModel(flow, self.design, self.information)
+        solver = DenseSolver.of(model)
+        dual = solver.solve(self.force[None])
+        explained = 0.5 * float(np.sum(self.force * model.covariance(dual)[0], dtype=np.float64))
+        return explained - 0.5 * solver.log_det + self._of_alignment(model, solver, dual[0])
+
+    def _of_alignment(
+        self, model: LatticeModel, solver: DenseSolver, dual: Float[Array, "d n"]
+    ) -> float:
+        """½(Hᵀl)ᵀA⁻¹(Hᵀl) − ½log|A|."""
+        if not len(self.design):
+            return 0.0
+        explained = solver.solve(self.information.product(self.design))
+        information = np.einsum("bdn,cdn->bc", self.design, explained, dtype=np.float64)
+        pulled = np.einsum("bdn,dn->b", self.design, dual, dtype=np.float64)
+        fitted = pulled @ np.linalg.solve(information, pulled)
+        _, log_det = np.linalg.slogdet(information)
+        return 0.5 * float(fitted) - 0.5 * float(log_det)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvidenceOptions:
+    """How kernels are searched.
+
+    Args:
+        step: by which a hyper-parameter is multiplied or divided at first.
+        last_step: at which the search ends.
+        most: evaluations of the evidence.
+    """
+
+    step: float = 1.6
+    last_step: float = 1.2
+    most: int = 40
+
+
+def best_scales(
+    linearised: LinearisedImages,
+    start: Scales,
+    limits: tuple[float, float],
+    options: EvidenceOptions,
+) -> tuple[Scales, float]:
+    """The kernel of largest evidence by a pattern search over the logarithms of its parameters.
+
+    Args:
+        linearised: what the images say.
+        start: where the search begins; as many scales are searched.
+        limits: of the length scales, mm.
+        options: of the search.
+    """
+    point = np.log(np.array(start)).ravel()
+    best = linearised.log_evidence(start)
+    step = np.log(options.step)
+    count = 1
+    while step >= np.log(options.last_step) and count < options.most:
+        has_moved = False
+        for axis, sign in itertools.product(range(len(point)), (1, -1)):
+            trial = point.copy()
+            trial[axis] += sign * step
+            if not _within(trial, limits):
+                continue
+            found = linearised.log_evidence(_scales(trial))
+            count += 1
+            if found > best:
+                best = found
+                point = trial
+                has_moved = True
+        if not has_moved:
+            step /= 2
+    return _scales(point), best
+
+
+def _scales(point: Float[Array, " p"]) -> Scales:
+    pairs = np.exp(point).reshape(-1, 2)
+    return tuple((float(amplitude), float(length)) for amplitude, length in pairs)
+
+
+def _within(point: Float[Array, " p"], limits: tuple[float, float]) -> bool:
+    """Whether all length scales are within the limits, and the longest comes first."""
+    lengths = np.exp(point.reshape(-1, 2)[:, 1])
+    low, high = limits
+    is_ordered = bool(np.all(np.diff(lengths) < 0))
+    return is_ordered and bool(np.all((lengths >= low) & (lengths <= high)))

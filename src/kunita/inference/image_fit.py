@@ -1,0 +1,213 @@
+"""The most probable flow between two images, from coarse to fine."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float
+
+from kunita.flow.grid_flow import VelocityPath
+from kunita.flow.velocity_grid import VelocityGrid, grid_around
+from kunita.inference.image_search import (
+    DEFAULT_SEARCH,
+    ImageProblem,
+    ImageProgress,
+    ImageState,
+    LevelPlan,
+    LevelSearch,
+    Listener,
+    Marks,
+    SearchOptions,
+    search_level,
+)
+from kunita.inference.trend import Alignment, Trend
+from kunita.jaxrun.doors import Array
+from kunita.observations.image_pair import ImagePair, Smoothing
+from kunita.observations.lattice import Lattice
+
+Scales = tuple[tuple[float, float], ...]
+"""(amplitude, length scale) of the prior's Gaussians, mm, the longest first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PyramidLevel:
+    """One level: its smoothing, and how much is done.
+
+    Args:
+        smoothing: of the images.
+        iterations: at most.
+        decimation_factor: by which f is multiplied in the fit.
+    """
+
+    smoothing: Smoothing
+    iterations: int
+    decimation_factor: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageFitOptions:
+    """How a flow between images is discretised and searched for.
+
+    Args:
+        levels: from coarse to fine.
+        node_spacing: of the lattice, over the shortest length scale.
+        grid_spacing: of the velocity grid, over the shortest length scale.
+        num_steps: of Runge and Kutta.
+        onset: a scale is in force from the first level whose τ (in mm) is at most this share of it.
+        search: the steps.
+    """
+
+    levels: tuple[PyramidLevel, ...]
+    node_spacing: float = 0.5
+    grid_spacing: float = 0.6
+    num_steps: int = 2
+    onset: float = 0.5
+    search: SearchOptions = DEFAULT_SEARCH
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImageFit:
+    """A fitted flow.
+
+    Args:
+        lattice: the nodes.
+        problem: nodes, landmarks and alignments.
+        grid: of the velocity.
+        search: the last level.
+        state: where the search ended.
+        history: its log.
+    """
+
+    lattice: Lattice
+    problem: ImageProblem
+    grid: VelocityGrid
+    search: LevelSearch
+    state: ImageState
+    history: tuple[ImageProgress, ...]
+
+
+def standard_levels(dimension: int, num_voxels: int) -> tuple[PyramidLevel, ...]:
+    """Levels for an image with so many voxels along its shortest axis."""
+    widths = [1.0]
+    while num_voxels / (2 * widths[0]) >= 14:
+        widths.insert(0, 2 * widths[0])
+    stride = 0.5 if dimension == 2 else 1.5
+    return tuple(_level(width, stride) for width in widths)
+
+
+def standard_options(dimension: int, levels: tuple[PyramidLevel, ...]) -> ImageFitOptions:
+    """How images are fitted unless something else is asked for.
+
+    In 3-D nodes are farther apart and steps longer: on lung CT the error stayed the same, at a
+    third of the time (`benchmarks/lung_images.py`).
+    """
+    if dimension == 2:
+        return ImageFitOptions(levels, node_spacing=0.5, grid_spacing=0.6, num_steps=4)
+    return ImageFitOptions(levels, node_spacing=0.7, grid_spacing=0.8, num_steps=2)
+
+
+def _level(width: float, stride: float) -> PyramidLevel:
+    iterations = 8 if width > 1 else 25
+    return PyramidLevel(Smoothing(width, stride), iterations)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImageTask:
+    """A pair of images that is to be fitted, with any prior.
+
+    Args:
+        pair: the images.
+        alignment: from moving space to that of the flow, where the search starts.
+        trend: the directions of the alignment.
+        marks: landmarks.
+    """
+
+    pair: ImagePair
+    alignment: Alignment
+    trend: Trend
+    marks: Marks
+
+
+def fit_images(
+    task: ImageTask, scales: Scales, options: ImageFitOptions, listener: Listener
+) -> ImageFit:
+    """Fit a flow.
+
+    Args:
+        task: the images.
+        scales: of the prior.
+        options: of the fit.
+        listener: is told of every step.
+    """
+    shortest = _shortest(scales)
+    lattice = task.pair.lattice(options.node_spacing * shortest)
+    problem = ImageProblem(lattice.nodes, task.marks, task.trend)
+    grid = _velocity_grid(task, problem, scales, options)
+    history: list[ImageProgress] = []
+
+    def note(line: ImageProgress) -> None:
+        history.append(line)
+        listener(line)
+
+    path = VelocityPath.at_rest(grid, options.num_steps)
+    alignment = task.alignment
+    guess = None
+    for number, level in enumerate(options.levels):
+        features = task.pair.level(lattice, level.smoothing)
+        plan = _plan(task.pair, scales, level, options)
+        search = LevelSearch(problem, features, plan, options.search, shortest)
+        start = search.evaluate(path, alignment)
+        state, guess = search_level(search, start, guess, number, note)
+        path = state.path
+        alignment = state.alignment
+    return ImageFit(lattice, problem, grid, search, state, tuple(history))
+
+
+def _shortest(scales: Scales) -> float:
+    return min(length for _, length in scales)
+
+
+def _velocity_grid(
+    task: ImageTask, problem: ImageProblem, scales: Scales, options: ImageFitOptions
+) -> VelocityGrid:
+    """A grid around the aligned sites."""
+    shortest = _shortest(scales)
+    return grid_around(
+        np.asarray(task.alignment(problem.sites)),
+        _frame(task.pair, task.alignment),
+        reach=(1.5 + 3 * options.grid_spacing) * shortest,
+        spacing=options.grid_spacing * shortest,
+        amplitudes=tuple(amplitude for amplitude, _ in scales),
+        length_scales=tuple(length for _, length in scales),
+    )
+
+
+def _plan(
+    pair: ImagePair, scales: Scales, level: PyramidLevel, options: ImageFitOptions
+) -> LevelPlan:
+    """What is done on a level."""
+    lengths = tuple(length for _, length in scales)
+    return LevelPlan(
+        iterations=level.iterations,
+        scales=tuple(_in_force(pair, lengths, level, options)),
+        decimation_factor=level.decimation_factor,
+    )
+
+
+def _in_force(
+    pair: ImagePair, lengths: tuple[float, ...], level: PyramidLevel, options: ImageFitOptions
+) -> Iterator[int]:
+    """The scales that are long enough for the smoothing of a level; the longest always is."""
+    smoothing = level.smoothing.width * pair.voxel
+    is_last = level is options.levels[-1]
+    for number, length in enumerate(lengths):
+        if number == 0 or is_last or smoothing <= options.onset * length:
+            yield number
+
+
+def _frame(pair: ImagePair, alignment: Alignment) -> Float[Array, "d d"]:
+    """The moving image's axes as the alignment turns them, made orthonormal, in rows."""
+    d = pair.moving.dimension
+    axes = np.asarray(alignment.matrix) @ pair.moving.affine[:d, :d]
+    u, _, vt = np.linalg.svd(axes / pair.moving.spacing)
+    return (u @ vt).T

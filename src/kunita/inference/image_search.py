@@ -1,0 +1,446 @@
+"""Gauss–Newton over velocity paths for images, from coarse to fine.
+
+The state is a velocity path and an alignment. A step linearises the images where the voxels have
+arrived, finds the best path of the linear problem (`kunita.inference.lattice_model`), and goes a
+share α of the way. The noise model is frozen within a step, so that the energy
+
+    E = ½∫‖v‖² dt + ½Σ w r² + ½Σ (y − φ₁(x))ᵀD⁻¹(y − φ₁(x))
+
+falls for small α; α is halved until it does. Between steps the noise is found anew, and E may rise.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+
+from kunita.flow import grid_flow
+from kunita.flow.grid_flow import CarriedPoints, FlowCovariance, VelocityPath
+from kunita.inference import lattice_model
+from kunita.inference.lattice_model import ConjugateOptions, LatticeModel, SiteInformation
+from kunita.inference.trend import Alignment, Trend
+from kunita.jaxrun.doors import Array, to_numpy
+from kunita.observations import image_noise
+from kunita.observations.image_noise import ImageNoise
+from kunita.observations.intensities import Comparison, IntensityLevel
+
+RENEWED = 2
+"""The decimation factor is found anew at every so many-th step."""
+
+TINY = float(np.finfo(np.float64).tiny)
+"""What a division by zero divides by instead."""
+
+ROUGHLY = ConjugateOptions(tolerance=0.01, max_iterations=50)
+"""Enough for a step of Gauss and Newton, which the next one corrects."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions:
+    """How a fit to images is searched for.
+
+    Args:
+        conjugate: when conjugate gradients end.
+        settled: a level ends when the visible move is less than this share of τ.
+        halvings: of a step at most.
+        trust: the longest first trial, in units of τ.
+        noise_window: width of the surroundings for the local variance, over the shortest scale.
+    """
+
+    conjugate: ConjugateOptions = ROUGHLY
+    settled: float = 0.005
+    halvings: int = 5
+    trust: float = 1.0
+    noise_window: float = 1.0
+
+
+DEFAULT_SEARCH = SearchOptions()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Marks:
+    """Landmarks beside the images, in the space of the flow.
+
+    Args:
+        moving: (k, d) before the alignment.
+        goals: (k, d) where they are to arrive.
+        precisions: (k, d, d) D⁻¹.
+    """
+
+    moving: np.ndarray
+    goals: np.ndarray
+    precisions: np.ndarray
+
+    def energy(self, arrived: Float[Array, "k d"]) -> float:
+        """½Σ (y − φ₁)ᵀD⁻¹(y − φ₁)."""
+        miss = self.goals - arrived
+        return 0.5 * float(np.einsum("ia,iab,ib->", miss, self.precisions, miss))
+
+    def force(self, arrived: Float[Array, "k d"]) -> Float[Array, "k d"]:
+        """D⁻¹(y − φ₁)."""
+        miss = self.goals - arrived
+        return np.einsum("iab,ib->ia", self.precisions, miss)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImageProblem:
+    """What is given: nodes, landmarks, and the alignments that are possible.
+
+    Args:
+        nodes: (n, d) of the lattice, in moving space.
+        marks: landmarks, or none.
+        trend: the directions of the alignment.
+    """
+
+    nodes: np.ndarray
+    marks: Marks
+    trend: Trend
+
+    @property
+    def sites(self) -> Float[Array, "n d"]:
+        return np.concatenate([self.nodes, self.marks.moving])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImageState:
+    """A velocity path with its alignment, and what it does to images and landmarks.
+
+    Args:
+        path: the velocity.
+        alignment: before the flow.
+        carried: the sites.
+        compared: the images where the voxels arrive.
+        mark_energy: of the landmarks.
+    """
+
+    path: VelocityPath
+    alignment: Alignment
+    carried: CarriedPoints
+    compared: Comparison
+    mark_energy: float
+
+    def energy(self, noise: ImageNoise, norm2: float, compared_share: float = 1.0) -> float:
+        """E with a frozen noise model.
+
+        Args:
+            noise: of the images.
+            norm2: ∫‖v‖² dt.
+            compared_share: by how much fewer voxels are compared than before the step, so that
+                leaving the image does not pay.
+        """
+        images = self.compared.energy(noise) / compared_share
+        return 0.5 * norm2 + images + self.mark_energy
+
+
+@dataclasses.dataclass(frozen=True)
+class LevelPlan:
+    """One level of the pyramid.
+
+    Args:
+        iterations: at most.
+        scales: which of the prior's scales are in force.
+        decimation_factor: by which f is multiplied in the fit.
+    """
+
+    iterations: int
+    scales: tuple[int, ...]
+    decimation_factor: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageProgress:
+    """One line of the log of a search over images.
+
+    Args:
+        energy: before the step.
+        noise_sd: the smallest s.
+        decimation: f.
+        move_mm: the visible move; if no step was accepted, that of the whole step.
+        share: α; 0 if no step was accepted.
+        num_conjugate: steps of conjugate gradients.
+        level: counted from 0.
+        iteration: counted from 0.
+    """
+
+    energy: float
+    noise_sd: float
+    decimation: float
+    move_mm: float
+    share: float
+    num_conjugate: int
+    level: int = 0
+    iteration: int = 0
+
+
+Listener = Callable[[ImageProgress], None]
+
+
+class LevelSearch:
+    """The search on one level, one step at a time.
+
+    Args:
+        problem: nodes, landmarks and alignments.
+        level: the images at this smoothing.
+        plan: what is done on this level.
+        options: of the search.
+        shortest: length scale of the prior, mm.
+    """
+
+    def __init__(
+        self,
+        problem: ImageProblem,
+        level: IntensityLevel,
+        plan: LevelPlan,
+        options: SearchOptions,
+        shortest: float,
+    ) -> None:
+        self.problem = problem
+        self.level = level
+        self.plan = plan
+        self.options = options
+        self.window = options.noise_window * shortest / level.spacing
+
+    @property
+    def smallest_length(self) -> float:
+        """What moves are measured in: τ, or the distance of the voxels that are compared, mm."""
+        return max(self.level.smoothing, float(np.min(self.level.spacing)))
+
+    def evaluate(self, path: VelocityPath, alignment: Alignment) -> ImageState:
+        """Follow a path to the images."""
+        sites = np.asarray(alignment(self.problem.sites))
+        carried = grid_flow.carry(path.grid, path.fields, sites)
+        num_nodes = len(self.problem.nodes)
+        whole = carried.jacobians[-1][:num_nodes] @ np.asarray(alignment.matrix)
+        compared = self.level.compare(carried.arrived[:num_nodes], whole)
+        mark_energy = self.problem.marks.energy(carried.arrived[num_nodes:])
+        return ImageState(path, alignment, carried, compared, mark_energy)
+
+    def noise_model(self, compared: Comparison, decimation: float | None = None) -> ImageNoise:
+        """The noise model where the voxels have arrived; f is found anew unless it is given."""
+        shape = self.level.view.shape
+        variance = image_noise.local_variance(
+            compared.residual, compared.counts, shape, self.window
+        )
+        tails = image_noise.huber_weights(compared.residual, variance)
+        if decimation is None:
+            decimation = self.decimation(compared, variance)
+        return ImageNoise(variance, tails, decimation)
+
+    def decimation(self, compared: Comparison, variance: Float[Array, "k c"]) -> float:
+        """F of the residuals."""
+        scale = compared.counts[:, None] / np.sqrt(variance)
+        return image_noise.decimation(
+            scale * compared.residual,
+            scale[:, :, None] * compared.mean_slopes,
+            self.level.view.shape,
+            self.level.spacing,
+            self.level.smoothing,
+        )
+
+    def linearise(self, state: ImageState, noise: ImageNoise) -> tuple[LatticeModel, np.ndarray]:
+        """The linear model around a state, and the force b on the sites."""
+        num_nodes = len(self.problem.nodes)
+        compared = state.compared
+        slopes = compared.mean_slopes
+        cells = self.level.information(compared, noise, slopes, slopes)
+        marks = self.problem.marks
+        of_nodes = self.level.force(compared, noise, slopes)
+        of_marks = marks.force(state.carried.arrived[num_nodes:])
+        force = np.concatenate([of_nodes, of_marks.T.astype(np.float32)], axis=1)
+        return self.model(state, SiteInformation(cells, marks.precisions)), force
+
+    def model(self, state: ImageState, information: SiteInformation) -> LatticeModel:
+        """The linear model with an information."""
+        aligned = state.carried.positions[0]
+        basis = np.asarray(self.problem.trend.basis(aligned))
+        design = state.carried.jacobians[-1] @ basis
+        flow = FlowCovariance.by_simpson(self.active(state.path.grid), state.carried)
+        points_last = np.ascontiguousarray(design.transpose(2, 1, 0), np.float32)
+        return LatticeModel(flow, points_last, information)
+
+    def active(self, grid: grid_flow.VelocityGrid) -> grid_flow.VelocityGrid:
+        """The grid with the scales that are in force."""
+        return dataclasses.replace(
+            grid,
+            amplitudes=tuple(grid.amplitudes[s] for s in self.plan.scales),
+            length_scales=tuple(grid.length_scales[s] for s in self.plan.scales),
+        )
+
+    def path_of(
+        self, model: LatticeModel, dual: Float[Array, "d n"], like: VelocityPath
+    ) -> VelocityPath:
+        """The path of a dual: the momenta Ψᵀl at the sites, the same for every scale in force."""
+        duals = np.zeros_like(like.duals)
+        coefficients = np.zeros_like(like.duals)
+        for instant in range(duals.shape[1]):
+            field = model.flow.pull_back(dual[None], instant)
+            for scale in self.plan.scales:
+                duals[scale, instant] = field
+                coefficients[scale, instant] = like.grid.smooth(field, scale)
+        return VelocityPath(like.grid, duals, coefficients)
+
+    def visible_move(
+        self, compared: Comparison, noise: ImageNoise, change: Float[Array, "d n"]
+    ) -> float:
+        """The root mean square of a displacement as far as the images see it, mm.
+
+        d·Σ w(h·δ)²/Σ w|h|². The largest move of a node is a bad measure: nodes in blank areas move
+        far.
+        """
+        slopes = compared.mean_slopes
+        spread = self.level.view.spread(change)
+        weights = noise.weights * compared.counts[:, None]
+        along = np.einsum("kcd,dk->kc", slopes, spread)
+        total = np.sum(weights * np.sum(slopes**2, axis=2), dtype=np.float64)
+        seen = np.sum(weights * along**2, dtype=np.float64)
+        d = len(change)
+        return float(np.sqrt(d * seen / max(total, TINY)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Memory:
+    """What a step leaves to the next one.
+
+    Args:
+        guess: (d, n) l₀ of the last solve.
+        explained: (b, d, n) QH of this level.
+        decimation: f, where it is not found anew.
+    """
+
+    guess: np.ndarray | None = None
+    explained: np.ndarray | None = None
+    decimation: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """A step of Gauss and Newton.
+
+    Args:
+        state: after it.
+        memory: for the next one.
+        progress: for the log.
+        has_settled: whether it is the last that this level needs.
+    """
+
+    state: ImageState
+    memory: Memory
+    progress: ImageProgress
+    has_settled: bool
+
+
+def search_level(
+    search: LevelSearch,
+    start: ImageState,
+    guess: np.ndarray | None,
+    number: int,
+    listener: Listener,
+) -> tuple[ImageState, np.ndarray | None]:
+    """All steps of one level.
+
+    Args:
+        search: the level.
+        start: where it begins.
+        guess: l₀ of the level before.
+        number: of the level.
+        listener: is told of every step.
+    """
+    state = start
+    memory = Memory(guess)
+    for iteration in range(search.plan.iterations):
+        if iteration % RENEWED == 0:
+            memory = dataclasses.replace(memory, decimation=None)
+        step = take_step(search, state, memory)
+        state = step.state
+        memory = step.memory
+        listener(dataclasses.replace(step.progress, level=number, iteration=iteration))
+        if step.has_settled:
+            break
+    return state, memory.guess
+
+
+def take_step(search: LevelSearch, state: ImageState, memory: Memory) -> Step:
+    """Linearise, solve, and go as far as the energy falls."""
+    noise = search.noise_model(state.compared, memory.decimation)
+    fitted = noise.decimated(search.plan.decimation_factor)
+    proposal = _propose(search, state, fitted, memory)
+    longest = search.options.trust * search.smallest_length
+    share = min(1.0, longest / max(proposal.move, TINY))
+    new, share = _shorten(search, state, fitted, proposal, share)
+    progress = ImageProgress(
+        energy=state.energy(fitted, state.path.inner(state.path)),
+        noise_sd=float(np.sqrt(noise.variance.min())),
+        decimation=noise.decimation,
+        move_mm=proposal.move * (share or 1.0),
+        share=share,
+        num_conjugate=proposal.num_conjugate,
+    )
+    kept = dataclasses.replace(proposal.memory, decimation=noise.decimation)
+    is_still = share == 1 and proposal.move < search.options.settled * search.smallest_length
+    return Step(new, kept, progress, has_settled=is_still or share == 0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Proposal:
+    """Where the linear problem leads.
+
+    Args:
+        goal: the best path.
+        shift: (b,) the change of the alignment.
+        move: how far the images see it, mm.
+        memory: for the next step.
+        num_conjugate: steps of conjugate gradients.
+    """
+
+    goal: VelocityPath
+    shift: np.ndarray
+    move: float
+    memory: Memory
+    num_conjugate: int
+
+
+def _propose(search: LevelSearch, state: ImageState, noise: ImageNoise, memory: Memory) -> Proposal:
+    """Linearise and solve."""
+    conjugate = search.options.conjugate
+    model, force = search.linearise(state, noise)
+    explained = memory.explained
+    if explained is None:
+        explained = lattice_model.explain_design(model, conjugate)
+    contribution = state.carried.contribution.T.astype(np.float32)
+    best = lattice_model.best_path(model, force, contribution, memory.guess, explained, conjugate)
+    num_nodes = len(search.problem.nodes)
+    change = best.moved - contribution
+    return Proposal(
+        goal=search.path_of(model, best.dual, state.path),
+        shift=best.shift,
+        move=search.visible_move(state.compared, noise, change[:, :num_nodes]),
+        memory=Memory(best.guess, explained),
+        num_conjugate=best.num_iterations,
+    )
+
+
+def _shorten(
+    search: LevelSearch,
+    state: ImageState,
+    noise: ImageNoise,
+    proposal: Proposal,
+    share: float,
+) -> tuple[ImageState, float]:
+    """The first of shorter and shorter steps that lowers the energy, and its share; 0 if none."""
+    goal = proposal.goal
+    own = state.path.inner(state.path)
+    cross = state.path.inner(goal)
+    theirs = goal.inner(goal)
+    energy = state.energy(noise, own)
+    num_compared = float(state.compared.counts.sum())
+    for _ in range(search.options.halvings):
+        path = state.path.towards(goal, share)
+        alignment = to_numpy(search.problem.trend.move(state.alignment, share * proposal.shift))
+        new = search.evaluate(path, alignment)
+        rest = 1 - share
+        norm2 = rest**2 * own + 2 * share * rest * cross + share**2 * theirs
+        compared_share = float(new.compared.counts.sum()) / max(num_compared, 1.0)
+        if compared_share > 0 and new.energy(noise, norm2, compared_share) < energy:
+            return new, share
+        share /= 2
+    return state, 0.0

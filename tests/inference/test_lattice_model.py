@@ -1,0 +1,207 @@
+"""The linear model at the nodes of a lattice: conjugate gradients, deflation, and the alignment."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kunita.flow import grid_flow
+from kunita.flow.grid_flow import FlowCovariance
+from kunita.flow.velocity_grid import grid_around
+from kunita.inference import lattice_model
+from kunita.inference.image_evidence import LinearisedImages
+from kunita.inference.lattice_model import (
+    ConjugateOptions,
+    Deflation,
+    LatticeModel,
+    SiteInformation,
+)
+from kunita.inference.lattice_posterior import LatticePosterior, PosteriorOptions, design_at
+from kunita.inference.trend import determined_trend
+from kunita.observations.lattice import CellInformation, Lattice, LatticeAxis
+
+TIGHT = ConjugateOptions(tolerance=1e-6, max_iterations=400)
+
+
+@dataclasses.dataclass
+class Made:
+    model: LatticeModel
+    trend: object
+    fields: np.ndarray
+
+    @property
+    def shape(self):
+        return self.model.flow.psi.shape[2:]
+
+    def matrices(self):
+        """Λ, M and H as dense matrices."""
+        d, n = self.shape
+        units = np.eye(d * n, dtype=np.float32).reshape(d * n, d, n)
+        covariance = self.model.covariance(units).reshape(d * n, -1).astype(float)
+        information = self.model.information.product(units).reshape(d * n, -1).astype(float)
+        design = self.model.design.reshape(len(self.model.design), -1).T.astype(float)
+        return covariance, information, design
+
+
+@pytest.fixture(scope="module")
+def made():
+    axes = tuple(LatticeAxis.covering(0.0, 47.0, 8.0, 3) for _ in range(2))
+    lattice = Lattice(axes, np.eye(3))
+    grid = grid_around(lattice.nodes, np.eye(2), 40.0, 9.6, (3.0,), (16.0,))
+    rng = np.random.default_rng(0)
+    fields = 0.3 * np.stack([grid.draw(rng, 2)] * 5)
+    trend, _ = determined_trend("rigid", lattice.nodes)
+    marks = np.array([[10.2, 11.7], [30.0, 40.0]])
+    sites = np.concatenate([lattice.nodes, marks])
+    carried = grid_flow.carry(grid, fields, sites)
+    cells = int(np.prod([len(axis.cells) for axis in axes]))
+    slopes = rng.normal(size=(cells, 2)) * rng.uniform(0, 3, size=(cells, 1))
+    blocks = slopes[:, :, None] * slopes[:, None, :]
+    pooled = np.ascontiguousarray(np.moveaxis(blocks, 0, -1), np.float32)
+    precisions = np.stack([np.diag([4.0, 1.0])] * 2)
+    model = LatticeModel(
+        flow=FlowCovariance.by_gauss(grid, carried),
+        design=design_at(trend, carried).transpose(2, 1, 0).astype(np.float32),
+        information=SiteInformation(CellInformation(lattice, pooled), precisions),
+    )
+    return Made(model, trend, fields)
+
+
+def forces(made, count=3, seed=1):
+    return np.random.default_rng(seed).normal(size=(count, *made.shape)).astype(np.float32)
+
+
+def dense_solution(made, force):
+    covariance, information, _ = made.matrices()
+    size = len(covariance)
+    flat = force.reshape(len(force), -1).T
+    return np.linalg.solve(np.eye(size) + information @ covariance, flat).T.reshape(force.shape)
+
+
+def test_conjugate_gradients_solve_the_system(made):
+    force = forces(made)
+    solved = lattice_model.solve(made.model, force, None, TIGHT)
+    expected = made.model.covariance(dense_solution(made, force).astype(np.float32))
+    np.testing.assert_allclose(solved.moved, expected, atol=2e-3 * np.abs(expected).max())
+    np.testing.assert_allclose(solved.moved, made.model.covariance(solved.dual), atol=1e-2)
+
+
+def test_a_good_guess_saves_steps(made):
+    force = forces(made)
+    cold = lattice_model.solve(made.model, force, None, TIGHT)
+    rough = ConjugateOptions(tolerance=1e-2, max_iterations=400)
+    warm = lattice_model.solve(made.model, force, cold.dual, rough)
+    # Relative to its own start the guess has nothing left to gain but rounding.
+    np.testing.assert_allclose(warm.moved, cold.moved, atol=2e-3 * np.abs(cold.moved).max())
+
+
+def test_deflation_gives_the_same_answer_in_fewer_steps(made):
+    force = forces(made)
+    lattice = made.model.information.cells.lattice
+    coarse = Deflation.of(made.model, lattice.subset(32.0))
+    plain = lattice_model.solve(made.model, force, None, TIGHT)
+    options = ConjugateOptions(tolerance=1e-4, max_iterations=400)
+    deflated = lattice_model.solve(made.model, force, None, options, coarse)
+    np.testing.assert_allclose(deflated.moved, plain.moved, atol=5e-3 * np.abs(plain.moved).max())
+    assert deflated.num_iterations < plain.num_iterations
+
+
+def test_path_and_alignment_solve_the_joint_problem(made):
+    """Against the saddle point (I + MΛ)l + MHβ = b + Mη, Hᵀl = 0."""
+    covariance, information, design = made.matrices()
+    force = forces(made, 1)[0]
+    contribution = 0.1 * forces(made, 1, seed=2)[0]
+    explained = lattice_model.explain_design(made.model, TIGHT)
+    best = lattice_model.best_path(made.model, force, contribution, None, explained, TIGHT)
+    size, b = design.shape
+    whole = np.zeros((size + b, size + b))
+    whole[:size, :size] = np.eye(size) + information @ covariance
+    whole[:size, size:] = information @ design
+    whole[size:, :size] = design.T
+    right = np.concatenate([force.ravel() + information @ contribution.ravel(), np.zeros(b)])
+    solution = np.linalg.solve(whole, right)
+    moved = covariance @ solution[:size] + design @ solution[size:]
+    np.testing.assert_allclose(best.shift, solution[size:], atol=5e-3 * np.abs(moved).max())
+    np.testing.assert_allclose(best.moved.ravel(), moved, atol=1e-2 * np.abs(moved).max())
+
+
+def posterior_of(made, most_dense):
+    options = PosteriorOptions(most_dense=most_dense, conjugate=TIGHT, coarse=2.0)
+    return LatticePosterior(made.model, made.trend, made.fields, options)
+
+
+def test_covariances_are_those_of_conditioning_by_matrices(made):
+    """Against Λ − ΛQΛ + GA⁻¹Gᵀ at the sites themselves."""
+    covariance, information, design = made.matrices()
+    size = len(covariance)
+    q = np.linalg.solve(np.eye(size) + information @ covariance, information)
+    loading = design - covariance @ q @ design
+    aligned = loading @ np.linalg.solve(design.T @ q @ design, loading.T)
+    expected = covariance - covariance @ q @ covariance + aligned
+    posterior = posterior_of(made, most_dense=10_000)
+    sites = made.model.flow.carried.positions[0]
+    chosen = [3, 17, 40, len(sites) - 1]
+    found = posterior.covariance(sites[chosen], sites[chosen])
+    d, n = made.shape
+    by_site = expected.reshape(d, n, d, n).transpose(1, 0, 3, 2)
+    np.testing.assert_allclose(found, by_site[np.ix_(chosen, range(d), chosen)], atol=2e-3)
+
+
+def test_solves_without_matrices_give_the_same_covariances(made):
+    points = np.random.default_rng(3).uniform(0, 47, size=(6, 2))
+    dense = posterior_of(made, most_dense=10_000).variances(points)
+    free = posterior_of(made, most_dense=0).variances(points)
+    np.testing.assert_allclose(free, dense, atol=0.02 * dense.max())
+    joint = posterior_of(made, most_dense=10_000).covariance(points, points)
+    np.testing.assert_allclose(np.einsum("iaib->iab", joint), dense, atol=1e-4)
+
+
+@pytest.mark.parametrize("most_dense", [0, 10_000])
+def test_draws_have_the_covariance_between_nodes_too(made, most_dense):
+    points = np.random.default_rng(3).uniform(0, 47, size=(6, 2))
+    exact = posterior_of(made, most_dense=10_000).variances(points)
+    posterior = posterior_of(made, most_dense)
+    count = 1000
+    deviations = posterior.draws(count, key=0).at(posterior.carry(points))
+    found = np.einsum("sma,smb->mab", deviations, deviations) / count
+    # Four standard errors of a covariance, and one per cent for the solves.
+    scale = np.sqrt(np.einsum("ma,mb->mab", *2 * (np.einsum("maa->ma", exact),)))
+    assert np.all(np.abs(found - exact) < (4 * np.sqrt(2 / count) + 0.01) * scale)
+
+
+def test_the_evidence_is_that_of_a_gaussian_model(made):
+    """Against log N of pseudo-data with the covariance Λ + M⁻¹, differences between two kernels.
+
+    Where M is invertible, exp(gᵀu − ½uᵀMu) is the density of data M⁻¹g with the covariance M⁻¹. A
+    flat prior of the alignment is a Gaussian of very large variance.
+    """
+    covariance, information, design = made.matrices()
+    size = len(covariance)
+    lift = 0.5 * np.eye(size)
+    force = forces(made, 1)[0]
+
+    @dataclasses.dataclass(frozen=True)
+    class Lifted(SiteInformation):
+        def product(self, x):
+            return made.model.information.product(x) + 0.5 * x
+
+    old = made.model.information
+    linearised = LinearisedImages(
+        grid=made.model.flow.grid,
+        carried=made.model.flow.carried,
+        design=made.model.design,
+        information=Lifted(old.cells, old.marks),
+        force=force,
+    )
+    found = linearised.log_evidence(((3.0, 16.0),)) - linearised.log_evidence(((1.5, 16.0),))
+    inverse = np.linalg.inv((information + information.T) / 2 + lift)
+    data = inverse @ force.ravel()
+    wide = 1e6 * design @ design.T
+
+    def log_density(kernel):
+        total = kernel + inverse + wide
+        _, log_det = np.linalg.slogdet(total)
+        return -0.5 * data @ np.linalg.solve(total, data) - 0.5 * log_det
+
+    expected = log_density(covariance) - log_density(covariance / 4)
+    assert found == pytest.approx(expected, abs=0.05 + 1e-3 * abs(expected))
