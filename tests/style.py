@@ -51,6 +51,9 @@ CORE = (
     "checks",
     "fitting",
     "facts",
+    "splines",
+    "image_posterior",
+    "image_record",
 )
 """The modules and folders of the core."""
 

@@ -18,15 +18,15 @@ SOURCE = pathlib.Path(kunita.__file__).parent
 
 ORDER = (
     # the model, from arrays to arrays
-    "errors", "jaxrun", "numerics", "kernels", "flow", "observations", "gaussians", "inference",
-    "evaluation", "posterior", "scores", "suspects",
+    "errors", "jaxrun", "numerics", "splines", "kernels", "flow", "observations", "gaussians", "inference",
+    "evaluation", "posterior", "image_posterior", "scores", "suspects",
     # data, and the door where it meets the model
-    "data", "prior", "checks", "fitting", "facts", "record",
-    "registration",
+    "data", "prealignment", "prior", "checks", "image_checks", "fitting", "image_record", "facts",
+    "record", "image_registration", "registration",
     # what is made of a registration
     "phantoms", "outputs", "io", "figures", "cohort", "experiments", "report", "notebook",
     # the command line
-    "console", "results", "arguments", "inputs", "inspection", "commands", "demo", "reproduce",
+    "console", "results", "arguments", "inputs", "from_images", "inspection", "commands", "demo", "reproduce",
     "suggest", "tune", "loo", "cli",
 )  # fmt: skip
 """The layers in the order of the data flow, folders and top-level modules: each may import only
@@ -129,7 +129,6 @@ LARGE_IN_THE_SHELL = {
     "report.planes.plane_svg": 309,
     "report.readout.readout": 270,
     "results._write_for_others": 399,
-    "results.output_names": 251,
     "results.write_results": 282,
     "suggest._lines": 270,
     "tune.tune": 265,

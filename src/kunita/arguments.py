@@ -27,6 +27,7 @@ marked); 1 a bug.
 
 FRAMES = ("RAS", "LPS", "IMAGE")
 ALIGNMENTS = ("none", "translation", "rigid", "similarity", "affine")
+METRICS = ("lncc", "ssd", "both")
 MODELS = ("endpoint", "pathwise", "small")
 KERNELS = ("gaussian", "matern32", "matern52", "matern72", "rational")
 EXPERIMENTS = ("moments", "synthetic", "clinical")
@@ -114,7 +115,7 @@ def _register(commands: argparse._SubParsersAction) -> None:
         "and transformix points, .tps, voxel text. One file with two volumes (a .tag) will do for both sides.",
     )
     command.add_argument(
-        "moving", type=Path, metavar="MOVING", help="landmarks in the moving space"
+        "moving", type=Path, nargs="?", metavar="MOVING", help="landmarks in the moving space"
     )
     command.add_argument(
         "fixed", type=Path, nargs="?", metavar="FIXED", help="the same landmarks in the fixed space"
@@ -159,23 +160,8 @@ def _register(commands: argparse._SubParsersAction) -> None:
         action="store_true",
         help="heavy-tailed noise: gross errors pull less, and are named",
     )
-    images = command.add_argument_group("images and points to carry along")
-    images.add_argument(
-        "--moving-image", type=Path, metavar="IMG", help="warped onto the fixed grid"
-    )
-    images.add_argument("--fixed-image", type=Path, metavar="IMG", help="the grid of all maps")
-    images.add_argument(
-        "--labels",
-        type=Path,
-        metavar="IMG",
-        help="labels in moving space, carried as probabilities",
-    )
-    images.add_argument(
-        "--targets",
-        type=Path,
-        metavar="POINTS",
-        help="points, mesh or streamlines in moving space to carry along",
-    )
+    _driving(command)
+    _carrying(command)
     _reading(command, sides=True)
     forms = command.add_argument_group("outputs")
     forms.add_argument(
@@ -195,6 +181,63 @@ def _register(commands: argparse._SubParsersAction) -> None:
     forms.add_argument("--no-report", action="store_true", help="no report.html (nor overview.png)")
     _talking(command)
     _overwriting(command)
+
+
+def _driving(command: argparse.ArgumentParser) -> None:
+    """Images that drive a registration."""
+    images = command.add_argument_group("images that drive the registration")
+    images.add_argument(
+        "--from-images",
+        type=Path,
+        nargs=2,
+        metavar=("MOVING", "FIXED"),
+        help="register these images, in place of landmarks or together with --landmarks",
+    )
+    images.add_argument(
+        "--landmarks", type=Path, nargs=2, metavar=("A", "B"), help="landmarks beside the images"
+    )
+    images.add_argument(
+        "--metric",
+        choices=METRICS,
+        default="lncc",
+        help="lncc: how intensities stand out from their surroundings (default); ssd: intensities",
+    )
+    images.add_argument(
+        "--moving-mask", type=Path, metavar="IMG", help="positive where the moving image counts"
+    )
+    images.add_argument(
+        "--fixed-mask", type=Path, metavar="IMG", help="positive where the fixed image counts"
+    )
+    images.add_argument(
+        "--init",
+        type=Path,
+        metavar="XFM",
+        help="ITK transform to start from, in the direction of forward_xfm.h5",
+    )
+    images.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="of the random numbers (default: 0)"
+    )
+
+
+def _carrying(command: argparse.ArgumentParser) -> None:
+    """What is carried along."""
+    images = command.add_argument_group("images and points to carry along")
+    images.add_argument(
+        "--moving-image", type=Path, metavar="IMG", help="warped onto the fixed grid"
+    )
+    images.add_argument("--fixed-image", type=Path, metavar="IMG", help="the grid of all maps")
+    images.add_argument(
+        "--labels",
+        type=Path,
+        metavar="IMG",
+        help="labels in moving space, carried as probabilities",
+    )
+    images.add_argument(
+        "--targets",
+        type=Path,
+        metavar="POINTS",
+        help="points, mesh or streamlines in moving space to carry along",
+    )
 
 
 def _report(commands: argparse._SubParsersAction) -> None:

@@ -98,6 +98,14 @@ class Setting:
         return dataclasses.replace(self, patient=patient)
 
 
+def refuse_without_landmarks(moving: Any, fixed: Any) -> None:
+    """Refuse a call of `register` with neither landmarks of both spaces nor images."""
+    if moving is None or fixed is None:
+        raise ArgumentError(
+            "moving, fixed: expected landmarks of both spaces, or moving_image and fixed_image"
+        )
+
+
 def check_setting(
     *,
     kernel: Any = None,

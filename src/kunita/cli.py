@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     arguments.typed = shlex.join(["kunita", *(sys.argv[1:] if argv is None else argv)])
     try:
-        return int(_run(arguments.command)(arguments))
+        return int(_run(arguments)(arguments))
     except KunitaError as error:
         return _say(" ".join(str(error).split()), ExitStatus.REFUSED)
     except OSError as error:
@@ -53,8 +53,11 @@ OWN_MODULE = ("demo", "loo", "reproduce", "suggest", "tune")
 """Commands that are a module of their own; the others are in `commands`."""
 
 
-def _run(command: str) -> Any:
+def _run(arguments: Any) -> Any:
     """The function of a command, imported when it is needed: --help does without."""
+    command = arguments.command
+    if getattr(arguments, "from_images", None):
+        return importlib.import_module("kunita.from_images").register
     home = f"kunita.{command}" if command in OWN_MODULE else "kunita.commands"
     return getattr(importlib.import_module(home), command)
 

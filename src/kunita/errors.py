@@ -58,6 +58,11 @@ class Outcome(enum.Enum):
         "or check the landmarks for swapped pairs"
     )
 
+    IMAGES_UNSETTLED = (
+        "not converged: the last step still moved the images; look at the warped image, and give "
+        "init, masks or a few landmarks if it is wrong"
+    )
+
     @property
     def converged(self) -> bool:
         return self is Outcome.CONVERGED

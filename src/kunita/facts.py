@@ -13,6 +13,7 @@ import numpy as np
 from kunita import scores
 from kunita.checks import EstimationOptions
 from kunita.data.landmarks import known_distances
+from kunita.image_record import ImageRecord
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.leave_out import LeaveOneOut
 from kunita.inference.solve import Truncation
@@ -104,6 +105,7 @@ class Facts:
         energy: at the fit.
         suspects: what is wrong with which landmarks; None where nobody looked.
         warnings: all remarks.
+        images: how images drove the fit; None where landmarks alone did.
     """
 
     num_landmarks: int
@@ -128,6 +130,7 @@ class Facts:
     energy: float
     suspects: tuple[str, ...] | None
     warnings: tuple[str, ...]
+    images: ImageRecord | None = None
 
 
 # ------------------------------------------------------------------------ facts of a registration
@@ -156,15 +159,18 @@ def facts_of(reg: Registration) -> Facts:
         left_out=None if reg.loo is None else LeftOutFacts.of(reg.loo),
         solver=_solver_facts(reg),
         truncation=reg.truncation,
-        log_evidence=None if reg.robust else reg.evidence,
+        log_evidence=reg.evidence if np.isfinite(reg.evidence) else None,
         energy=reg.energy,
         suspects=_suspect_lines(reg),
         warnings=reg.warnings,
+        images=reg.images,
     )
 
 
 def _mean_distances(reg: Registration) -> tuple[float, float]:
-    """The mean distance of the used landmarks, mm, before and after."""
+    """The mean distance of the used landmarks, mm, before and after; NaN without any."""
+    if not reg.used.any():
+        return float("nan"), float("nan")
     moving = reg.moving.points
     arrived = reg.evaluation.predict(moving)
     before = known_distances(reg.fixed, moving)
@@ -179,7 +185,7 @@ def _solver_facts(reg: Registration) -> SolverFacts:
         converged=reg.converged,
         residual_mm=reg.gap_mm,
         num_iterations=reg.iterations,
-        num_time_steps=reg.posterior.trajectory.num_steps,
+        num_time_steps=reg.posterior.num_steps,
         seconds=reg.seconds,
     )
 
@@ -206,6 +212,9 @@ def _lines(facts: Facts) -> Iterator[str]:
 
 
 def _title(facts: Facts) -> str:
+    if facts.images is not None:
+        together = f" and {facts.num_landmarks} landmarks" if facts.num_landmarks else ""
+        return f"Registration of two images{together} in {facts.dimension}-D"
     count = f"{facts.num_landmarks}"
     if facts.num_used < facts.num_landmarks:
         count = f"{facts.num_used} of {facts.num_landmarks}"
@@ -216,10 +225,15 @@ def _entries(facts: Facts) -> Iterator[tuple[str, str]]:
     """The lines of a summary: what each is about, and what there is to say."""
     yield "model", f"{facts.model}, alignment {facts.align}"
     yield "kernel", facts.kernel
-    yield "noise", f"{facts.noise_mm:.3g} mm"
+    if facts.images is not None:
+        yield from _image_entries(facts.images)
+    if facts.num_landmarks:
+        yield "noise", f"{facts.noise_mm:.3g} mm"
     yield from _origins(facts)
-    yield "distance", _distance(facts)
-    yield "left out", _left_out(facts.left_out)
+    if facts.num_landmarks:
+        yield "distance", _distance(facts)
+    if facts.images is None:
+        yield "left out", _left_out(facts.left_out)
     for line in facts.suspects or ():
         yield "suspects", line
     yield "solver", _solver(facts.solver)
@@ -228,6 +242,17 @@ def _entries(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "evidence", _evidence(facts)
     for remark in facts.warnings:
         yield "warning", remark
+
+
+def _image_entries(images: ImageRecord) -> Iterator[tuple[str, str]]:
+    """How the images were compared, and how well they match."""
+    yield "images", f"compared by {images.metric}, {100 * images.overlap:.0f} % overlap"
+    yield "mismatch", f"around {100 * images.mismatch:.0f} % of the compared voxels"
+    yield (
+        "draws",
+        f"{images.num_draws} from the posterior: the radius of a region is good to "
+        f"{100 * images.monte_carlo_error:.0f} %",
+    )
 
 
 def _origins(facts: Facts) -> Iterator[tuple[str, str]]:

@@ -83,9 +83,16 @@ def _usable(path: Path, table: LandmarkTable) -> LandmarkTable:
     return table
 
 
+def _frames(args: Namespace) -> tuple[str | None, str | None]:
+    """The frames that were given for both sides; a command without landmarks is refused."""
+    if args.moving is None:
+        raise ArgumentError("MOVING: expected landmarks, or two images by --from-images")
+    return args.moving_frame or args.frame, args.fixed_frame or args.frame
+
+
 def read_sides(args: Namespace) -> tuple[LandmarkTable, LandmarkTable]:
     """The moving and the fixed table: from two files, or from two volumes of one."""
-    moving_frame, fixed_frame = args.moving_frame or args.frame, args.fixed_frame or args.frame
+    moving_frame, fixed_frame = _frames(args)
     if args.fixed is not None and args.fixed != args.moving:
         volumes = args.volumes or (None, None)
         return (

@@ -120,6 +120,8 @@ STOPPED_EARLY = "NOT CONVERGED: the posterior is that of a search that stopped e
 
 def show_registration(reg: Registration) -> str:
     """The card of a registration: its facts, suspects and warnings, and where its landmarks went."""
+    if reg.images is not None:
+        return f"<pre>{html.escape(reg.summary())}</pre>"
     moving = reg.moving.points
     arrived = reg.evaluation.predict(moving)
     affine = reg.posterior.affine

@@ -213,6 +213,21 @@ class Posterior(eqx.Module):
         return whole
 
     @property
+    def informed_nodes(self) -> np.ndarray:
+        """Points beside the landmarks around which something is known: none."""
+        return np.zeros((0, self.arrived.shape[1]))
+
+    @property
+    def has_single_precision(self) -> bool:
+        """Whether very many points can be asked in single precision."""
+        return not self.corrected
+
+    @property
+    def num_steps(self) -> int:
+        """Of the time grid."""
+        return self.trajectory.num_steps
+
+    @property
     def prepared(self) -> evaluation.Evaluation:
         """The same formulas, arranged for very many points; prepared once."""
         kept = self.__dict__.get("_prepared")

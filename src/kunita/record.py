@@ -2,15 +2,18 @@
 
 import dataclasses
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kunita.checks import NoisyPairs
-from kunita.data.landmarks import Landmarks, known_variances
+from kunita.data.landmarks import Landmarks, NoLandmarks, known_variances
 from kunita.errors import LandmarkError, Outcome
 from kunita.evaluation import Evaluation
 from kunita.facts import Facts, console_summary, facts_of
 from kunita.fitting import profile_pairs
+from kunita.image_posterior import ImagePosterior
+from kunita.image_record import ImageRecord
 from kunita.inference.intervals import EstimatedParameter, EvidenceProfile
 from kunita.inference.leave_out import LeaveOneOut
 from kunita.inference.robust import with_full_weights
@@ -19,6 +22,16 @@ from kunita.inference.solve import Truncation
 from kunita.kernels import AbstractKernel
 from kunita.posterior import Posterior
 from kunita.suspects.report import Suspicion
+
+if TYPE_CHECKING:
+    # Both kinds answer the same questions. What only landmarks have is asked where there are some.
+    SideLandmarks = Landmarks
+    AnyPosterior = Posterior
+    AnyEvaluation = Evaluation
+else:
+    SideLandmarks = Landmarks | NoLandmarks
+    AnyPosterior = Posterior | ImagePosterior
+    AnyEvaluation = Evaluation | ImagePosterior
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,17 +63,18 @@ class Registration:
             earlier versions.
         truncation: what was left out to fit very many landmarks; None where nothing
             was.
+        images: how images drove the fit; None where landmarks alone did.
     """
 
-    moving: Landmarks
-    fixed: Landmarks
+    moving: SideLandmarks
+    fixed: SideLandmarks
     pairing: str
     used: np.ndarray
     kernel: AbstractKernel
     noise: np.ndarray
     align: str
     model: str
-    posterior: Posterior
+    posterior: AnyPosterior
     evidence: float
     energy: float
     outcome: Outcome
@@ -74,6 +88,7 @@ class Registration:
     learned_on: tuple[str, ...] = ()
     suspicion: Suspicion | None = None
     truncation: Truncation | None = None
+    images: ImageRecord | None = None
 
     @property
     def converged(self) -> bool:
@@ -95,8 +110,10 @@ class Registration:
         """Typical standard deviation of the localisation noise, mm.
 
         The root mean square over used landmarks and the directions along which they
-        are known.
+        are known; NaN where there are no landmarks.
         """
+        if not self.used.any():
+            return float("nan")
         variances = known_variances(self.fixed, self.noise)
         total = variances[self.used].sum()
         count = self.fixed.known[self.used].sum()
@@ -139,7 +156,7 @@ class Registration:
             most_landmarks: of more landmarks than this, so many are drawn by chance: a
                 picture of the curve needs no more.
         """
-        if self.robust:
+        if self.robust or self.images is not None:
             return None
         rows = np.flatnonzero(self.used)
         return profile_pairs(
@@ -151,7 +168,29 @@ class Registration:
         )
 
     @functools.cached_property
-    def evaluation(self) -> Evaluation:
+    def moving_support(self) -> np.ndarray:
+        """(m, d) moving points around which something is known: landmarks, and lattice nodes."""
+        return np.concatenate([self.moving.points, self.posterior.informed_nodes])
+
+    @functools.cached_property
+    def fixed_support(self) -> np.ndarray:
+        """(m, d) the same in fixed space: the fixed landmarks, and where the nodes arrive."""
+        arrived = self.posterior.move(self.posterior.informed_nodes)
+        return np.concatenate([self.fixed.points, arrived])
+
+    @functools.cached_property
+    def informing(self) -> np.ndarray:
+        """(m, d) moving points that the fit rests on: used landmarks, nodes that images inform."""
+        return np.concatenate([self.moving.points[self.used], self.posterior.informed_nodes])
+
+    @property
+    def informing_labels(self) -> list[str]:
+        """The labels of these."""
+        num_nodes = len(self.informing) - int(self.used.sum())
+        return [*self.used_labels, *["image"] * num_nodes]
+
+    @functools.cached_property
+    def evaluation(self) -> AnyEvaluation:
         """The posterior prepared for very many points; `posterior` itself does the same now."""
         return self.posterior.prepared
 
@@ -166,6 +205,8 @@ class Registration:
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "not converged"
+        if self.images is not None:
+            return f"<Registration of images in {self.fixed.dimension}-D, {state}>"
         return (
             f"<Registration of {len(self.moving)} landmarks in {self.fixed.dimension}-D, "
             f"{self.model}, {state}>"

@@ -3,15 +3,18 @@
 import dataclasses
 import time
 import warnings as python_warnings
+from typing import Any
 
 import jax
 import numpy as np
 
 from kunita import checks
 from kunita.checks import NoisyPairs, Setting
-from kunita.data.landmarks import Landmarks, Pairs, match
+from kunita.data.landmarks import Pairs, match
 from kunita.errors import KunitaWarning
 from kunita.fitting import FittedPairs, fit_pairs
+from kunita.image_checks import GivenImages
+from kunita.image_registration import register_with_images
 from kunita.jaxrun.doors import ArrayLike, on_one_blas_thread
 from kunita.kernels import AbstractKernel, AbstractProfile
 from kunita.prior import Prior
@@ -20,8 +23,8 @@ from kunita.record import Registration
 
 @on_one_blas_thread
 def register(
-    moving: Landmarks | ArrayLike,
-    fixed: Landmarks | ArrayLike,
+    moving: Any = None,
+    fixed: Any = None,
     *,
     kernel: AbstractKernel | type[AbstractProfile] | str | None = None,
     noise: ArrayLike | None = None,
@@ -32,8 +35,18 @@ def register(
     prior: Prior | None = None,
     scale_noise: bool = False,
     robust: bool = False,
+    moving_image: Any = None,
+    fixed_image: Any = None,
+    metric: str = "lncc",
+    moving_mask: Any = None,
+    fixed_mask: Any = None,
+    init: Any = None,
+    key: int = 0,
 ) -> Registration:
     """Find the deformation that takes the moving landmarks to the fixed ones, and its uncertainty.
+
+    With a moving and a fixed image these drive the fit, alone or together with
+    landmarks: each counts by its own precision.
 
     Args:
         moving, fixed: landmarks in the two spaces, or plain (n, d) arrays; paired
@@ -59,21 +72,41 @@ def register(
             evidence, too.
         robust: whether the noise has heavy tails (Student's t), so that gross
             errors pull less; see `weights`.
+        moving_image, fixed_image: `Image`s that drive the fit. A volume of one
+            slice is taken as a plane, colours as their luminance.
+        metric: "lncc" compares how intensities stand out from their surroundings,
+            "ssd" the intensities themselves, "both" both.
+        moving_mask, fixed_mask: images that are positive where theirs count.
+        init: where the alignment of images starts: the path of an ITK transform in
+            the direction of `forward_xfm`, or a matrix from moving to fixed space.
+            Default: a search by mutual information.
+        key: of the random numbers for images.
     """
+    asked: dict[str, Any] = {
+        "kernel": kernel,
+        "align": align,
+        "model": model,
+        "length_scale": length_scale,
+        "amplitude": amplitude,
+        "prior": prior,
+        "scale_noise": scale_noise,
+        "robust": robust,
+    }
+    if moving_image is not None or fixed_image is not None:
+        images = GivenImages(moving_image, fixed_image, moving_mask, fixed_mask, metric, init, key)
+        return register_with_images(moving, fixed, images, noise=noise, **asked)
+    return _register_landmarks(moving, fixed, noise, checks.check_setting(**asked), prior)
+
+
+def _register_landmarks(
+    moving: Any, fixed: Any, noise: ArrayLike | None, setting: Setting, prior: Prior | None
+) -> Registration:
+    """Register landmarks alone."""
     began = time.perf_counter()
-    setting = checks.check_setting(
-        kernel=kernel,
-        align=align,
-        model=model,
-        length_scale=length_scale,
-        amplitude=amplitude,
-        prior=prior,
-        scale_noise=scale_noise,
-        robust=robust,
-    )
+    checks.refuse_without_landmarks(moving, fixed)
     pairs = match(checks.as_landmarks(moving), checks.as_landmarks(fixed))
     pairs = checks.with_prior_noise(pairs, prior, noise)
-    marked = checks.check_noise(pairs, noise, scale_noise=scale_noise)
+    marked = checks.check_noise(pairs, noise, scale_noise=setting.scale_noise)
     checks.refuse_unaligned(marked, setting)
     suspects = checks.look_for_suspects(marked, setting)
     remarks = checks.pairing_remarks(pairs, marked, suspects)
@@ -92,9 +125,9 @@ def register(
 
 
 def _warn(remarks: tuple[str, ...]) -> None:
-    """Warn the caller of `register`: three calls up, past its wrapper."""
+    """Warn the caller of `register`: four calls up, past its wrapper."""
     for remark in remarks:
-        python_warnings.warn(remark, KunitaWarning, stacklevel=4)
+        python_warnings.warn(remark, KunitaWarning, stacklevel=5)
 
 
 def _record(

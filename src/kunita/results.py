@@ -70,6 +70,7 @@ class Request:
     moving: Path | None = None
     fixed: Path | None = None
     prior: Path | None = None
+    has_landmarks: bool = True
     command: str | None = None
 
     @property
@@ -111,13 +112,13 @@ def read_images(request: Request) -> Images:
 def output_names(request: Request, dimension: int) -> tuple[str, ...]:
     """The names of all files that a request leads to, before anything is computed."""
     image = map_suffix(dimension)
-    names = [RECORD, SUMMARY, "landmarks.csv", _points_name("predicted", dimension)]
+    names = [RECORD, SUMMARY, *_point_names(request, dimension)]
     names += [
         f"{side}_xfm{form}"
         for side in ("forward", "inverse")
         for form in request.transform_suffixes
     ]
-    names += [SCRIPT] if dimension == 3 else []
+    names += _script_names(dimension)
     if request.fixed_image:
         names += [
             *(f"uncertainty_{what}{image}" for what in ("fc", "std", "radius")),
@@ -135,6 +136,18 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
         ]
     names += [REPORT] if request.report else []
     return (*names, *(SHARED if request.bids else ()))
+
+
+def _script_names(dimension: int) -> list[str]:
+    """Slicer has volumes only."""
+    return [SCRIPT] if dimension == 3 else []
+
+
+def _point_names(request: Request, dimension: int) -> tuple[str, ...]:
+    """The files about landmarks."""
+    if not request.has_landmarks:
+        return ()
+    return ("landmarks.csv", _points_name("predicted", dimension))
 
 
 @on_one_blas_thread
@@ -175,6 +188,8 @@ def write_results(
 
 
 def _write_points(reg: Registration, rows: LandmarkRows, folder: Path) -> None:
+    if not len(reg.moving):
+        return
     write_landmark_rows(folder / "landmarks.csv", rows)
     predicted = Landmarks(rows.predicted, reg.moving.labels, rows.covariances)
     write_landmarks(folder / _points_name("predicted", reg.fixed.dimension), predicted)

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -123,6 +123,33 @@ class Landmarks:
             None if self.covariances is None else self.covariances[rows],
             free=_entries(self.free, rows),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class NoLandmarks:
+    """The side of a registration that images alone drive: no points, in so many dimensions."""
+
+    dimension: int
+
+    names: ClassVar[None] = None
+    covariances: ClassVar[None] = None
+    free: ClassVar[None] = None
+    labels: ClassVar[tuple[str, ...]] = ()
+
+    def __len__(self) -> int:
+        return 0
+
+    @property
+    def points(self) -> np.ndarray:
+        return np.zeros((0, self.dimension))
+
+    @property
+    def known(self) -> np.ndarray:
+        return np.zeros(0, dtype=int)
+
+    def known_directions(self, row: int) -> np.ndarray:
+        """Of no landmark."""
+        raise IndexError(f"row {row}: there are no landmarks")
 
 
 def _entries(values: tuple[Any, ...] | None, rows: Sequence[int]) -> tuple[Any, ...] | None:
@@ -374,7 +401,7 @@ def _check_directions(directions: np.ndarray, what: str, d: int) -> None:
         raise LandmarkError(f"{what} has directions that are {flaw}: {directions.tolist()}")
 
 
-def known_distances(landmarks: Landmarks, points: np.ndarray) -> np.ndarray:
+def known_distances(landmarks: Landmarks | NoLandmarks, points: np.ndarray) -> np.ndarray:
     """(n,) distances of landmarks to (n, d) points along the directions that are known, mm."""
     misses = landmarks.points - points
     distances = np.linalg.norm(misses, axis=1)
@@ -384,7 +411,7 @@ def known_distances(landmarks: Landmarks, points: np.ndarray) -> np.ndarray:
     return distances
 
 
-def known_variances(landmarks: Landmarks, covariances: np.ndarray) -> np.ndarray:
+def known_variances(landmarks: Landmarks | NoLandmarks, covariances: np.ndarray) -> np.ndarray:
     """(n,) tr(BDBᵀ): the variances of (n, d, d) covariances along the known directions, mm²."""
     variances = np.trace(covariances, axis1=1, axis2=2)
     for row in _partial_rows(landmarks):
@@ -394,7 +421,7 @@ def known_variances(landmarks: Landmarks, covariances: np.ndarray) -> np.ndarray
     return variances
 
 
-def _partial_rows(landmarks: Landmarks) -> list[int]:
+def _partial_rows(landmarks: Landmarks | NoLandmarks) -> list[int]:
     """The landmarks that have free directions."""
     is_partial = landmarks.known < landmarks.dimension
     return np.flatnonzero(is_partial).tolist()

@@ -249,13 +249,15 @@ class FlowCovariance:
         """βᵀΨᵀx: the dual fields of forces on the points at one instant, (c·d, *grid)."""
         momenta = numerics.blockwise(self.psi[instant].swapaxes(0, 1), dual)
         n = dual.shape[-1]
-        return self.stencils[instant].scatter(momenta.reshape(-1, n))
+        count = len(dual) * dual.shape[1]
+        return self.stencils[instant].scatter(momenta.reshape(count, n))
 
     def push_forward(self, fields: Fields, instant: int) -> Float[Array, "c d n"]:
         """Ψβv: what velocities at one instant contribute to the displacements."""
         d, n = self.psi.shape[2:]
         values = self.stencils[instant].gather(fields)
-        return numerics.blockwise(self.psi[instant], values.reshape(-1, d, n))
+        count = len(fields) // d
+        return numerics.blockwise(self.psi[instant], values.reshape(count, d, n))
 
     def product(self, dual: Float[Array, "c d n"]) -> Float[Array, "c d n"]:
         """Λx."""

@@ -15,14 +15,17 @@ import h5py
 import numpy as np
 
 import kunita.kernels
-from kunita import posterior, record
-from kunita.data.landmarks import Landmarks
+from kunita import image_posterior, image_record, posterior, record
+from kunita.data.image import Grid
+from kunita.data.landmarks import Landmarks, NoLandmarks
 from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
-from kunita.inference import path_space, solve, trend
+from kunita.flow.velocity_grid import VelocityGrid
+from kunita.inference import lattice_posterior, path_space, solve, trend
 from kunita.inference.intervals import EstimatedParameter
 from kunita.io.old_records import posterior_of_version_1, progress_of_version_1
 from kunita.io.writing import complete
+from kunita.observations import lattice
 from kunita.observations.base import Rows
 from kunita.suspects.report import Suspicion
 
@@ -34,6 +37,15 @@ KINDS: tuple[type, ...] = (
     *kunita.kernels.FAMILIES.values(),
     kunita.kernels.Sum,
     Landmarks,
+    NoLandmarks,
+    Grid,
+    image_posterior.ImagePosterior,
+    image_record.ImageRecord,
+    VelocityGrid,
+    lattice.Lattice,
+    lattice.LatticeAxis,
+    lattice.CellInformation,
+    lattice_posterior.Draws,
     Trajectory,
     posterior.Posterior,
     record.Registration,

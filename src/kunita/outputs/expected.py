@@ -33,7 +33,7 @@ class Expected:
 
 def expected_in_hull(reg: Registration) -> Expected:
     """Over the convex hull of the landmarks that were used, its corners included."""
-    marked = reg.moving.points[reg.used]
+    marked = reg.informing
     inside, _ = hull_of(marked).lattice(MOST_PLACES)
     return _expected(reg, np.concatenate([inside, marked]))
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from kunita.data.image import Grid, Image, as_grid
 from kunita.errors import ArgumentError, KunitaWarning
-from kunita.evaluation import Evaluation, prepare
+from kunita.evaluation import prepare
 from kunita.gaussians import ball_radius_of_invariants
 from kunita.jaxrun.threads import in_order
 from kunita.kernels import length_scales
@@ -34,8 +34,7 @@ from kunita.outputs.dense import (
     slabs,
     smooth_field,
 )
-from kunita.posterior import Posterior
-from kunita.record import Registration
+from kunita.record import AnyEvaluation, AnyPosterior, Registration
 
 WHATS = ("fc", "std", "radius", "cov", "jacobian")
 UNITS = {"fc": "mm²", "std": "mm", "radius": "mm", "cov": "mm²", "jacobian": "1"}
@@ -217,7 +216,7 @@ def maps(
     _check_dimension(reg, grid)
     back = np.linalg.inv(reg.posterior.affine)
     spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
-    around = reg.evaluation.predict(reg.moving.points).mean
+    around = reg.evaluation.move(reg.moving_support)
     field = smooth_field(
         in_batches(lambda y: _everything(reg.evaluation, back, y)),
         lambda exact: _tolerances(exact, grid.dimension, fineness(grid)),
@@ -227,7 +226,7 @@ def maps(
         progress,
         derived=lambda values: _with_fc(values, grid.dimension),
         faster=faster_form(reg.posterior, lambda evaluation, y: _everything(evaluation, back, y)),
-        many=options.worth_single // len(reg.moving),
+        many=options.worth_single // max(len(reg.moving), 1),
         most_nodes=options.most_nodes,
         single_share=options.single_share,
     )
@@ -237,12 +236,12 @@ def maps(
 
 
 def faster_form(
-    posterior: Posterior, function: Callable[[Evaluation, np.ndarray], np.ndarray]
+    posterior: AnyPosterior, function: Callable[[AnyEvaluation, np.ndarray], np.ndarray]
 ) -> Function | None:
     """A function of an evaluation and points in single precision, where there is such an
     evaluation.
     """
-    if posterior.corrected:
+    if not posterior.has_single_precision:
         return None
     evaluation = functools.cache(lambda: prepare(posterior, "float32"))
     return in_batches(lambda points: function(evaluation(), points).astype(np.float32))
@@ -277,7 +276,7 @@ def pull_back(
     affine = posterior.affine if inverse else np.linalg.inv(posterior.affine)
     displace = lambda map_, x: displacement(map_, x, affine, inverse=inverse)
     tolerances = lambda exact: np.full_like(exact, MEAN_TOLERANCE * fineness(grid))
-    landmarks = reg.moving.points if inverse else reg.fixed.points
+    landmarks = reg.moving_support if inverse else reg.fixed_support
     spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
     exactly = in_batches(lambda x: displace(reg.evaluation, x))
     field = smooth_field(
@@ -293,7 +292,7 @@ def pull_back(
 
 
 def displacement(
-    map_: Evaluation, x: np.ndarray, affine: np.ndarray, *, inverse: bool
+    map_: AnyEvaluation, x: np.ndarray, affine: np.ndarray, *, inverse: bool
 ) -> np.ndarray:
     """From an affine map's answer to the true one, where moving points go to (`inverse`) or fixed
     points come from.
@@ -412,7 +411,7 @@ def _columns(d: int) -> _Columns:
     return _Columns(*(slice(int(a), int(b)) for a, b in itertools.pairwise(widths)))
 
 
-def _everything(map_: Evaluation, back: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _everything(map_: AnyEvaluation, back: np.ndarray, y: np.ndarray) -> np.ndarray:
     """All components of the field at fixed points."""
     d, pre = y.shape[1], map_.preimage(y)
     displacement = pre.points - (y @ back[:d, :d].T + back[:d, d])

@@ -147,6 +147,10 @@ def suggest_landmarks(
             registration.
         progress: told the fraction that is done.
     """
+    if reg.images is not None:
+        raise ArgumentError(
+            "reg: places for landmarks are suggested where landmarks alone drive it"
+        )
     noise = _check(reg, noise)
     if inside is not None and not isinstance(inside, Image):
         raise ArgumentError(
@@ -352,7 +356,7 @@ def _apart(places: np.ndarray, radius: np.ndarray, distance: float) -> list[int]
 
 def _suggestion(reg: Registration, place: np.ndarray, alone: float, together: float) -> Suggestion:
     arrived, far = reg.posterior.predict(place[None]), remoteness(reg, place[None])
-    name = reg.moving.labels[far.nearest[0]]
+    name = reg.informing_labels[far.nearest[0]]
     radius = float(arrived.radius(LEVEL)[0])
     return Suggestion(
         place, np.asarray(arrived.mean)[0], radius, alone, together, name, float(far.nearest_mm[0])

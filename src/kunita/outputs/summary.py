@@ -9,6 +9,7 @@ import kunita
 from kunita import scores
 from kunita.data.image import Image
 from kunita.data.landmarks import known_distances
+from kunita.image_record import ImageRecord
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.leave_out import LeaveOneOut
 from kunita.kernels import AbstractKernel, AbstractProfile
@@ -53,6 +54,7 @@ class Summary:
     targets: tuple[Any, ...]
     warnings: tuple[str, ...]
     seconds: float
+    registered_images: Any = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,8 +142,8 @@ def summary(
         pairing=reg.pairing,
         n_landmarks=int(reg.used.sum()),
         dimension=reg.fixed.dimension,
-        initial_error_mm=float(rows.before[reg.used].mean()),
-        residual_mm=float(rows.residuals[reg.used].mean()),
+        initial_error_mm=_mean(rows.before[reg.used]),
+        residual_mm=_mean(rows.residuals[reg.used]),
         fle_mm=fle_mm(reg),
         fre_mm=fre_mm(rows.residuals[reg.used]),
         loo=_loo_scores(reg.loo),
@@ -160,14 +162,36 @@ def summary(
         targets=targets,
         warnings=(*reg.warnings, *warnings),
         seconds=reg.seconds,
+        registered_images=image_numbers(reg.images),
     )
+
+
+def _mean(values: np.ndarray) -> float:
+    """NaN where there are none."""
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def image_numbers(images: ImageRecord | None) -> Any:
+    """How images were compared, as JSON."""
+    if images is None:
+        return None
+    return {
+        "metric": images.metric,
+        "overlap": images.overlap,
+        "mutual_information": images.mutual_information,
+        "starts": images.num_starts,
+        "decimation": images.decimation,
+        "mismatch": images.mismatch,
+        "draws": images.num_draws,
+        "monte_carlo_error": images.monte_carlo_error,
+    }
 
 
 def least_jacobian(reg: Registration) -> float:
     """The smallest determinant on a coarse lattice over the moving landmarks' box, which may be
     flat or a point.
     """
-    low, high = reg.moving.points.min(axis=0), reg.moving.points.max(axis=0)
+    low, high = reg.moving_support.min(axis=0), reg.moving_support.max(axis=0)
     axes = [np.linspace(a, b, PROBES) for a, b in zip(low, high, strict=True)]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
     return float(np.linalg.det(reg.evaluation.jacobian(points)).min())

@@ -75,8 +75,8 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Remoteness:
-    """How far points are from the landmarks that were used: the nearest's row, mm, length scales;
-    outside their hull.
+    """How far points are from what a fit rests on: the nearest of `reg.informing`, mm, length
+    scales; outside their hull.
 
     Measured where the kernel is: in the moving space after the alignment, which alters distances
     only if it scales.
@@ -97,7 +97,7 @@ def describe_targets(reg: Registration, landmarks: Landmarks | ArrayLike) -> tup
     carried, alone = carry_landmarks(reg, landmarks), carry_points(reg, landmarks.points)
     arrived = GaussianPoints(carried.points, carried.covariances)
     tre = np.sqrt(np.trace(np.asarray(alone.covariance), axis1=1, axis2=2))
-    far, labels = remoteness(reg, landmarks.points), reg.moving.labels
+    far, labels = remoteness(reg, landmarks.points), reg.informing_labels
     std, radius = arrived.std, arrived.radius(LEVEL)
     return tuple(
         Target(
@@ -119,13 +119,13 @@ def describe_targets(reg: Registration, landmarks: Landmarks | ArrayLike) -> tup
 
 def remoteness(reg: Registration, points: np.ndarray) -> Remoteness:
     """How far (m, d) points of the moving space are from the landmarks."""
-    used, scale = np.flatnonzero(reg.used), main_scale(reg.kernel)
+    scale = main_scale(reg.kernel)
     turn = np.asarray(reg.posterior.alignment.matrix).T
-    marked, aligned = reg.moving.points[used] @ turn, points @ turn
+    marked, aligned = reg.informing @ turn, points @ turn
     distances, rows = KDTree(marked).query(aligned)
     outside = hull_of(marked).outside(aligned)
     extrapolates = (distances > FAR * scale) | (outside > BEYOND * scale)
-    return Remoteness(used[rows], distances, distances / scale, outside, extrapolates)
+    return Remoteness(rows, distances, distances / scale, outside, extrapolates)
 
 
 def main_scale(kernel: AbstractKernel) -> float:
@@ -160,10 +160,12 @@ def fle_mm(reg: Registration) -> float:
     """FLE, mm: the root mean square distance √(tr D) between a mark and what was to be marked, of a
     pair, along the directions that are known.
     """
+    if not reg.used.any():
+        return float("nan")
     variances = known_variances(reg.fixed, reg.noise)
     return float(np.sqrt(np.mean(variances[reg.used])))
 
 
 def fre_mm(residuals: np.ndarray) -> float:
     """FRE, mm: the root mean square of (n,) distances between predicted and fixed landmarks."""
-    return float(np.sqrt(np.mean(residuals**2)))
+    return float(np.sqrt(np.mean(residuals**2))) if len(residuals) else float("nan")

@@ -18,7 +18,6 @@ import itertools
 import numpy as np
 
 from kunita.data.image import Grid
-from kunita.evaluation import Evaluation
 from kunita.kernels import length_scales
 from kunita.outputs.dense import (
     Progress,
@@ -29,7 +28,7 @@ from kunita.outputs.dense import (
     spline_weights,
 )
 from kunita.outputs.maps import NODES_PER_SCALE, displacement, faster_form, in_batches
-from kunita.record import Registration
+from kunita.record import AnyEvaluation, Registration
 
 TOLERANCE = 0.01
 """Largest error of the interpolated transform, mm: most of it is spent on linear interpolation, the
@@ -85,8 +84,8 @@ def forward_transform(
     """Warps moving images onto fixed: as a map of points, fixed → moving. `box`: the fixed image's
     grid. There are no more vectors than `most_vectors`.
     """
-    box = box or landmark_box(reg.fixed.points, max(length_scales(reg.kernel)))
-    return _composite(reg, box, reg.fixed.points, progress, most_vectors, inverse=False)
+    box = box or landmark_box(reg.fixed_support, max(length_scales(reg.kernel)))
+    return _composite(reg, box, reg.fixed_support, progress, most_vectors, inverse=False)
 
 
 def inverse_transform(
@@ -95,8 +94,8 @@ def inverse_transform(
     """Warps fixed images onto moving: as a map of points, moving → fixed. `box`: the moving image's
     grid.
     """
-    box = box or landmark_box(reg.moving.points, max(length_scales(reg.kernel)))
-    return _composite(reg, box, reg.moving.points, progress, MOST_VECTORS, inverse=True)
+    box = box or landmark_box(reg.moving_support, max(length_scales(reg.kernel)))
+    return _composite(reg, box, reg.moving_support, progress, MOST_VECTORS, inverse=True)
 
 
 def landmark_box(points: np.ndarray, length_scale: float) -> Grid:
@@ -124,7 +123,7 @@ def _composite(
     affine = reg.posterior.affine if inverse else np.linalg.inv(reg.posterior.affine)
     back = np.linalg.inv(affine[:d, :d]).T
 
-    def displace(map_: Evaluation, x: np.ndarray) -> np.ndarray:
+    def displace(map_: AnyEvaluation, x: np.ndarray) -> np.ndarray:
         return displacement(map_, x, affine, inverse=inverse) @ back
 
     field = smooth_field(

@@ -256,7 +256,7 @@ def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
         yield "log evidence", f"{reg.evidence:.2f}"
     yield "energy", f"{reg.energy:.4g}"
     state = "converged" if reg.converged else "NOT converged"
-    steps = reg.posterior.trajectory.num_steps
+    steps = reg.posterior.num_steps
     yield (
         "solver",
         f"{state}; {reg.iterations} iterations, residual {reg.gap_mm:.1e} mm, {steps} time steps",

@@ -55,6 +55,8 @@ def read_subject(
     """A result as it was written; and remarks on what is no longer there."""
     record = find_record(result)
     reg, folder = load(record), record.parent
+    if reg.images is not None:
+        raise FileError(f"{record}: there is no page yet for a registration that images drive")
     rows = landmark_rows(reg)
     document = {**summary_document(summary(reg, rows)), **_document(record)}
     image, remarks = _fixed_image(result, document, fixed_image)

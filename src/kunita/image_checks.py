@@ -1,0 +1,230 @@
+"""The border of image registration: images, masks and arguments, checked and turned into values."""
+
+import dataclasses
+import os
+from typing import Any
+
+import numpy as np
+
+from kunita.data.image import Image
+from kunita.errors import ArgumentError, ImageError
+from kunita.inference import trend
+from kunita.kernels import AbstractKernel, Gaussian, Sum
+from kunita.observations.features import METRICS
+from kunita.observations.image_pair import ImageSide
+from kunita.prior import Prior
+
+LEAST_OVERLAP = 0.2
+"""The least share of the moving image that must lie inside the fixed one."""
+
+LUMINANCE = np.array([0.299, 0.587, 0.114])
+"""Weights of red, green and blue (ITU-R BT.601)."""
+
+LEAST_VOXELS = 8
+"""Along each axis of an image that drives a registration."""
+
+FLAT = 1e-6
+"""An image whose intensities differ by less than this, relative to the typical one, is flat."""
+
+MOST_SCALES = 2
+"""Gaussians in a kernel."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImageSetting:
+    """What was asked for.
+
+    Args:
+        scales: (amplitude, length scale) of the prior, mm, the longest first; None to choose them.
+        metric: how images are compared.
+        align: the kind of alignment.
+        init: (d + 1, d + 1) from moving to fixed space, or the path of an ITK transform; None to
+            search.
+        key: of the random numbers.
+    """
+
+    scales: tuple[tuple[float, float], ...] | None
+    metric: str
+    align: str
+    init: Any
+    key: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GivenImages:
+    """What was given about images, not yet checked; see `kunita.register`."""
+
+    moving: Any
+    fixed: Any
+    moving_mask: Any = None
+    fixed_mask: Any = None
+    metric: Any = "lncc"
+    init: Any = None
+    key: Any = 0
+
+
+def check_image_setting(
+    images: GivenImages,
+    *,
+    kernel: Any = None,
+    length_scale: float | None = None,
+    amplitude: float | None = None,
+    prior: Prior | None = None,
+    align: str | None = None,
+    model: str = "endpoint",
+    robust: bool = False,
+    scale_noise: bool = False,
+) -> ImageSetting:
+    """The setting that the arguments of `register` ask for."""
+    metric = images.metric
+    key = images.key
+    if metric not in METRICS:
+        raise ArgumentError(f"metric: expected one of {', '.join(METRICS)}, found {metric!r}")
+    if model != "endpoint":
+        raise ArgumentError(f"model: images are registered with 'endpoint' only, found {model!r}")
+    if robust or scale_noise:
+        raise ArgumentError(
+            "robust, scale_noise: these are for landmarks alone; the noise of images is "
+            "robust anyway"
+        )
+    if not isinstance(key, int | np.integer):
+        raise ArgumentError(f"key: expected an integer, found {key!r}")
+    if prior is not None:
+        kernel = prior.kernel
+        align = align or prior.align
+    return ImageSetting(
+        scales=_check_scales(kernel, length_scale, amplitude),
+        metric=metric,
+        align=trend.check_kind(align or "rigid"),
+        init=_check_init(images.init),
+        key=int(key),
+    )
+
+
+def _check_scales(
+    kernel: Any, length_scale: float | None, amplitude: float | None
+) -> tuple[tuple[float, float], ...] | None:
+    """The scales of a Gaussian or of a sum of two, the longest first; None where none are given."""
+    if kernel in (None, "gaussian", Gaussian):
+        if length_scale is None and amplitude is None:
+            return None
+        if length_scale is None or amplitude is None:
+            raise ArgumentError(
+                "length_scale, amplitude: with images give both of them, or none to choose the "
+                "prior by the evidence"
+            )
+        kernel = Gaussian(length_scale=float(length_scale), amplitude=float(amplitude))
+    parts: Any = kernel.kernels if isinstance(kernel, Sum) else (kernel,)
+    if not all(isinstance(part, Gaussian) for part in parts) or len(parts) > MOST_SCALES:
+        raise ArgumentError(
+            f"kernel: images take one Gaussian or a sum of two, found {kernel!r:.80}"
+        )
+    longest_first = sorted(parts, key=lambda part: -float(part.length_scale))
+    return tuple((float(part.amplitude), float(part.length_scale)) for part in longest_first)
+
+
+def kernel_of(scales: tuple[tuple[float, float], ...]) -> AbstractKernel:
+    """The kernel with these scales."""
+    parts = [Gaussian(length_scale=length, amplitude=amplitude) for amplitude, length in scales]
+    return parts[0] if len(parts) == 1 else Sum(tuple(parts))
+
+
+def _check_init(init: Any) -> Any:
+    if init is None or isinstance(init, str | os.PathLike):
+        return init
+    matrix = np.asarray(init, dtype=float)
+    if matrix.ndim != 2 or matrix.shape not in ((3, 3), (4, 4)) or not np.isfinite(matrix).all():
+        raise ArgumentError(
+            "init: expected the path of an ITK transform, or a (d + 1, d + 1) matrix from moving "
+            f"to fixed space, found {init!r:.80}"
+        )
+    return matrix
+
+
+# ------------------------------------------------------------------------------------------ images
+
+
+def check_image(image: Any, side: str) -> Image:
+    """An image with one number for each voxel; a volume of one slice becomes a plane.
+
+    Args:
+        image: what the user gave.
+        side: "moving" or "fixed".
+    """
+    if not isinstance(image, Image):
+        raise ArgumentError(
+            f"{side}_image: expected an Image, found {type(image).__name__}; where its voxels are "
+            "matters: kunita.read_image(path), or kunita.Image(data, affine)"
+        )
+    image = as_plane(_grey(image, side))
+    if min(image.grid.shape) < LEAST_VOXELS:
+        raise ImageError(
+            f"{side} image: expected at least {LEAST_VOXELS} voxels along each axis, found "
+            f"{'×'.join(map(str, image.grid.shape))}"
+        )
+    return image
+
+
+def _grey(image: Image, side: str) -> Image:
+    """Colours become luminance; other channels are refused."""
+    if not image.channels:
+        return image
+    count = image.data.shape[-1]
+    if count == 1:
+        return Image(image.data[..., 0], image.affine)
+    if count not in (3, 4):
+        raise ImageError(
+            f"{side} image: expected one number for each voxel, or colours, found {count} "
+            "channels; take one of them"
+        )
+    return Image(
+        image.data[..., :3].astype(np.float32) @ LUMINANCE.astype(np.float32), image.affine
+    )
+
+
+def as_plane(image: Image) -> Image:
+    """A volume of one slice as a plane: x right, y down, pixel index × spacing."""
+    if image.grid.dimension == 2 or image.grid.shape[2] != 1:
+        return image
+    first, second = image.grid.spacing[:2]
+    return Image(image.data[:, :, 0], np.diag([first, second, 1.0]))
+
+
+def check_mask(mask: Any, image: Image, side: str) -> np.ndarray | None:
+    """Where an image counts, on its own grid."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Image):
+        raise ArgumentError(
+            f"{side}_mask: expected an Image, found {type(mask).__name__}; kunita.read_image(path)"
+        )
+    plane = as_plane(mask)
+    if plane.grid.shape != image.grid.shape or not np.allclose(
+        plane.affine, image.affine, atol=1e-3 * image.grid.spacing.min()
+    ):
+        raise ImageError(
+            f"{side} mask: expected the grid of the {side} image "
+            f"({'×'.join(map(str, image.grid.shape))}), found another one "
+            f"({'×'.join(map(str, plane.grid.shape))}); resample it with its image as reference"
+        )
+    counts = np.asarray(plane.data) > 0
+    if not counts.any():
+        raise ImageError(f"{side} mask: it is zero everywhere")
+    return counts
+
+
+def image_side(image: Image, mask: np.ndarray | None, side: str) -> ImageSide:
+    """An image as it is compared: what is not finite does not count."""
+    data = np.asarray(image.data).astype(np.float32)
+    finite = np.isfinite(data)
+    counts = finite if mask is None else finite & mask
+    if not counts.any():
+        raise ImageError(f"{side} image: none of its voxels is a finite number inside the mask")
+    typical = float(np.median(data[counts]))
+    filled = np.where(finite, data, typical).astype(np.float32)
+    spread = float(filled[counts].max() - filled[counts].min())
+    if spread <= FLAT * abs(typical):
+        raise ImageError(
+            f"{side} image: all its voxels have the same value, so there is nothing to register"
+        )
+    return ImageSide(filled, image.affine, counts)

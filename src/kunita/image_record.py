@@ -1,0 +1,37 @@
+"""What a registration that images drive keeps of them."""
+
+import dataclasses
+
+import numpy as np
+
+from kunita.data.image import Grid
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImageRecord:
+    """How images were compared, and how well they match.
+
+    Args:
+        metric: "ssd", "lncc" or "both".
+        moving_grid, fixed_grid: of the images.
+        mask: where the moving image counted, on its grid.
+        overlap: the share of the moving image inside the fixed one after the alignment.
+        mutual_information: of the alignment that the search started from; NaN if it was given.
+        num_starts: from which that alignment was searched; 0 if it was given.
+        decimation: how many neighbouring voxels count as one.
+        mismatch: the share of the compared voxels around which the images do not match.
+        num_draws: from the posterior.
+        monte_carlo_error: the relative standard error of a radius from these draws.
+    """
+
+    metric: str
+    moving_grid: Grid
+    fixed_grid: Grid
+    mask: np.ndarray
+    overlap: float
+    mutual_information: float
+    num_starts: int
+    decimation: float
+    mismatch: float
+    num_draws: int
+    monte_carlo_error: float

@@ -1,0 +1,448 @@
+"""Registration that images drive, alone or together with landmarks: from images to a record."""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from kunita import checks, image_checks, prealignment
+from kunita.checks import NoisyPairs, Setting
+from kunita.data.image import Image
+from kunita.data.landmarks import NoLandmarks, match
+from kunita.errors import ArgumentError, ImageError, KunitaWarning, Outcome
+from kunita.fitting import fit_pairs
+from kunita.image_checks import GivenImages, ImageSetting, kernel_of
+from kunita.image_posterior import ImagePosterior
+from kunita.image_record import ImageRecord
+from kunita.inference import image_fit
+from kunita.inference.image_evidence import EvidenceOptions, LinearisedImages, best_scales
+from kunita.inference.image_fit import ImageFit, ImageFitOptions, ImageTask, Scales, fit_images
+from kunita.inference.image_search import ImageProgress, Marks
+from kunita.inference.search import Progress
+from kunita.inference.trend import Alignment, determined_trend
+from kunita.jaxrun.doors import on_one_blas_thread
+from kunita.observations.image_noise import ImageNoise
+from kunita.observations.image_pair import ImagePair, ImageSide
+from kunita.prior import Prior
+from kunita.record import Registration
+
+DRAWS = {2: 256, 3: 72}
+"""Draws from the posterior, by dimension: the standard error of a radius is below 5 per cent."""
+
+LONG = 0.2
+SHORT = 0.08
+"""Length scales that the search for a prior starts from, over the extent of the image."""
+
+STEEP = 0.2
+"""Amplitude over length scale that it starts from."""
+
+UNSETTLED = 0.1
+"""A fit whose last step moved the images by more than this many voxels has not converged."""
+
+MISMATCH = 2.0
+"""Where the local noise is so many times the common one, the images do not match."""
+
+NODES_APART = 2.0
+"""The shortest length scale that a lattice can tell, over the distance of its nodes."""
+
+WORTH_A_SCALE = 5.0
+"""The gain in log evidence from which on a second scale is taken."""
+
+MOST_EVIDENCE_NODES = {2: 250, 3: 400}
+"""Nodes of the lattice on which priors are compared, by dimension."""
+
+Listener = Callable[[str, float], None]
+"""Told what is done, and how much of it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sides:
+    """The images of a registration.
+
+    Args:
+        moving, fixed: as they were given, grey and flat.
+        moving_side, fixed_side: as they are compared.
+    """
+
+    moving: Image
+    fixed: Image
+    moving_side: ImageSide
+    fixed_side: ImageSide
+
+    @property
+    def dimension(self) -> int:
+        return self.moving.grid.dimension
+
+
+def check_sides(images: GivenImages) -> Sides:
+    """The images that were given, checked."""
+    if images.moving is None or images.fixed is None:
+        raise ArgumentError("moving_image, fixed_image: expected both of them, found one")
+    moving = image_checks.check_image(images.moving, "moving")
+    fixed = image_checks.check_image(images.fixed, "fixed")
+    if moving.grid.dimension != fixed.grid.dimension:
+        raise ImageError(
+            f"images: expected two planes or two volumes, found a moving image in "
+            f"{moving.grid.dimension}-D and a fixed one in {fixed.grid.dimension}-D"
+        )
+    moving_mask = image_checks.check_mask(images.moving_mask, moving, "moving")
+    fixed_mask = image_checks.check_mask(images.fixed_mask, fixed, "fixed")
+    return Sides(
+        moving=moving,
+        fixed=fixed,
+        moving_side=image_checks.image_side(moving, moving_mask, "moving"),
+        fixed_side=image_checks.image_side(fixed, fixed_mask, "fixed"),
+    )
+
+
+@on_one_blas_thread
+def register_with_images(
+    moving: Any,
+    fixed: Any,
+    images: GivenImages,
+    listener: Listener = lambda what, share: None,
+    *,
+    noise: Any,
+    **asked: Any,
+) -> Registration:
+    """Check what was asked for, and register.
+
+    Args:
+        moving, fixed: landmarks, or None.
+        images: with their masks and how they are compared.
+        listener: is told what is done.
+        noise: of the landmarks.
+        asked: what `kunita.register` was asked for beside that.
+    """
+    setting = image_checks.check_image_setting(images, **asked)
+    sides = check_sides(images)
+    marked = _check_marks(moving, fixed, noise, setting, asked["prior"])
+    with jax.enable_x64(True):
+        reg = register_images(sides, setting, marked, listener)
+    for remark in reg.warnings:
+        warnings.warn(remark, KunitaWarning, stacklevel=5)
+    return reg
+
+
+def _check_marks(
+    moving: Any, fixed: Any, noise: Any, setting: ImageSetting, prior: Prior | None
+) -> NoisyPairs | None:
+    """The landmarks beside the images with their noise, if there are any.
+
+    Noise that is not given is estimated from the landmarks alone.
+    """
+    if moving is None and fixed is None:
+        if noise is not None:
+            raise ArgumentError("noise: it is that of landmarks, and there are none")
+        return None
+    checks.refuse_without_landmarks(moving, fixed)
+    pairs = match(checks.as_landmarks(moving), checks.as_landmarks(fixed))
+    pairs = checks.with_prior_noise(pairs, prior, noise)
+    marked = checks.check_noise(pairs, noise, scale_noise=False)
+    if marked.is_noise_given:
+        return marked
+    with jax.enable_x64(True):
+        fitted = fit_pairs(marked, Setting(align=setting.align))
+    return marked.with_noise(fitted.noise)
+
+
+def register_images(
+    sides: Sides,
+    setting: ImageSetting,
+    marked: NoisyPairs | None,
+    listener: Listener = lambda what, share: None,
+) -> Registration:
+    """Register two images.
+
+    Args:
+        sides: the images.
+        setting: what was asked for.
+        marked: landmarks with their noise, or none.
+        listener: is told what is done.
+    """
+    began = time.perf_counter()
+    start = _start(sides, setting)
+    overlap = _checked_overlap(sides, start.matrix)
+    task = _task(sides, setting, start.matrix, marked)
+    scales = setting.scales
+    if scales is None:
+        listener("choosing the prior", 0.0)
+        scales = _choose_scales(task)
+    fit = _fit(task, scales, listener)
+    noise = fit.search.noise_model(fit.state.compared)
+    listener("drawing from the posterior", 0.0)
+    posterior = _posterior(task, fit, noise, scales).with_draws(DRAWS[sides.dimension], setting.key)
+    compared = Comparing(sides, setting.metric, start, overlap)
+    images = _image_record(compared, fit, noise, posterior)
+    reg = _record(task, fit, noise, posterior, setting, marked)
+    return dataclasses.replace(
+        reg,
+        images=images,
+        warnings=tuple(_remarks(reg.outcome, images)),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _checked_overlap(sides: Sides, matrix: np.ndarray) -> float:
+    """How much of the moving image lies inside the fixed one; too little is refused."""
+    counts = Image(sides.moving_side.mask.astype(np.uint8), sides.moving.affine)
+    overlap = prealignment.overlap(sides.moving, sides.fixed, matrix, counts, None)
+    if overlap < image_checks.LEAST_OVERLAP:
+        raise ImageError(
+            f"images: after the alignment only {100 * overlap:.0f} % of the moving image lie "
+            "inside the fixed one; check their frames, or give init"
+        )
+    return overlap
+
+
+# -------------------------------------------------------------------------------------- beginning
+
+
+def _start(sides: Sides, setting: ImageSetting) -> prealignment.Prealignment:
+    """From moving to fixed space: what was given, or what the intensities say."""
+    if setting.init is None:
+        return prealignment.prealign(sides.moving, sides.fixed, setting.align, seed=setting.key)
+    matrix = setting.init
+    if not isinstance(matrix, np.ndarray):
+        matrix = prealignment.linear_part(setting.init)
+    if len(matrix) != sides.dimension + 1:
+        raise ImageError(
+            f"init: expected a transform of {sides.dimension}-D images, found one of "
+            f"{len(matrix) - 1}-D"
+        )
+    return prealignment.Prealignment(matrix, float("nan"), 0, 0.0)
+
+
+def _task(
+    sides: Sides, setting: ImageSetting, matrix: np.ndarray, marked: NoisyPairs | None
+) -> ImageTask:
+    """The pair in the space of the flow."""
+    d = sides.dimension
+    origin = _middle(sides.fixed)
+    centre = _middle(sides.moving)
+    moved = matrix[:d, :d] @ centre + matrix[:d, d]
+    alignment = Alignment(centre, matrix[:d, :d], moved - origin)
+    pair = ImagePair(sides.moving_side, sides.fixed_side, origin, setting.metric)
+    corners = pair.lattice(pair.extent).nodes
+    trend, _ = determined_trend(setting.align, np.asarray(alignment(corners)))
+    return ImageTask(pair, alignment, trend, _marks(marked, origin, matrix, d))
+
+
+def _options(pair: ImagePair) -> ImageFitOptions:
+    """How a pair is fitted."""
+    shortest = float(np.min(pair.edges)) / pair.voxel
+    levels = image_fit.standard_levels(pair.moving.dimension, int(shortest))
+    return image_fit.standard_options(pair.moving.dimension, levels)
+
+
+def _fit(task: ImageTask, scales: Scales, listener: Listener) -> ImageFit:
+    """Fit with a prior, and say how far it is."""
+    options = _options(task.pair)
+    counts = [level.iterations for level in options.levels]
+    before = np.cumsum([0, *counts])
+
+    def note(line: ImageProgress) -> None:
+        done = (before[line.level] + line.iteration + 1) / before[-1]
+        what = f"level {line.level + 1} of {len(counts)}, move {line.move_mm:.2g}"
+        listener(f"fitting: {what}", float(done))
+
+    return fit_images(task, scales, options, note)
+
+
+def _middle(image: Image) -> np.ndarray:
+    """The world coordinates of an image's middle."""
+    half = (np.array(image.grid.shape) - 1) / 2
+    return image.grid.axes @ half + image.grid.origin
+
+
+def _marks(marked: NoisyPairs | None, origin: np.ndarray, matrix: np.ndarray, d: int) -> Marks:
+    """The landmarks with their precisions in fixed space."""
+    if marked is None:
+        none = np.zeros((0, d))
+        return Marks(none, none, np.zeros((0, d, d)))
+    turn = np.broadcast_to(matrix[:d, :d], (len(marked), d, d))
+    return Marks(
+        moving=marked.moving,
+        goals=marked.fixed - origin,
+        precisions=np.linalg.inv(marked.noise(turn)),
+    )
+
+
+# ------------------------------------------------------------------------------------- the prior
+
+
+def _choose_scales(task: ImageTask) -> Scales:
+    """One or two scales, whichever has the larger evidence, from a rough fit.
+
+    The rough fit ends one level early and has a flexible prior: too stiff a one would hide what the
+    images say, too flexible a one only widens it.
+    """
+    pair = task.pair
+    extent = pair.extent
+    options = _options(pair)
+    spacing = _evidence_spacing(pair)
+    rough = dataclasses.replace(
+        options,
+        levels=options.levels[:-1] or options.levels,
+        node_spacing=spacing / (SHORT * extent),
+    )
+    scales = ((STEEP * LONG * extent, LONG * extent), (STEEP * SHORT * extent, SHORT * extent))
+    linearised = _linearised(fit_images(task, scales, rough, lambda line: None))
+    limits = (NODES_APART * spacing, extent)
+    single, of_single = best_scales(linearised, scales[:1], limits, EvidenceOptions())
+    double, of_double = best_scales(linearised, scales, limits, EvidenceOptions())
+    return double if of_double > of_single + WORTH_A_SCALE else single
+
+
+def _evidence_spacing(pair: ImagePair) -> float:
+    """The distance of the nodes of a lattice on which matrices stay small, mm."""
+    d = pair.moving.dimension
+    volume = float(np.prod(pair.edges))
+    return (volume / MOST_EVIDENCE_NODES[d]) ** (1 / d)
+
+
+def _linearised(fit: ImageFit) -> LinearisedImages:
+    """What the images say around a fit."""
+    state = fit.state
+    noise = fit.search.noise_model(state.compared)
+    model, force = fit.search.linearise(state, noise)
+    contribution = state.carried.contribution.T.astype(np.float32)
+    whole = force + model.information.product(contribution[None])[0]
+    return LinearisedImages(fit.grid, state.carried, model.design, model.information, whole)
+
+
+# ---------------------------------------------------------------------------------------- the end
+
+
+def _posterior(task: ImageTask, fit: ImageFit, noise: ImageNoise, scales: Scales) -> ImagePosterior:
+    """The posterior around a fit.
+
+    The information is the product of both images' gradients: noise in either does not inflate it.
+    """
+    state = fit.state
+    compared = state.compared
+    cells = fit.search.level.information(
+        compared, noise, compared.fixed_slopes, compared.moving_slopes
+    )
+    return ImagePosterior(
+        kernel=kernel_of(scales),
+        trend=fit.problem.trend,
+        alignment=state.alignment,
+        origin=task.pair.origin,
+        grid=fit.grid,
+        fields=state.path.fields,
+        cells=cells,
+        marks=fit.problem.marks.moving,
+        precisions=fit.problem.marks.precisions,
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparing:
+    """How images are compared, before the fit.
+
+    Args:
+        sides: the images.
+        metric: how intensities are compared.
+        start: the alignment that the search starts from.
+        overlap: the share of the moving image inside the fixed one then.
+    """
+
+    sides: Sides
+    metric: str
+    start: prealignment.Prealignment
+    overlap: float
+
+
+def _image_record(
+    compared: Comparing,
+    fit: ImageFit,
+    noise: ImageNoise,
+    posterior: ImagePosterior,
+) -> ImageRecord:
+    assert posterior.draws is not None
+    return ImageRecord(
+        metric=compared.metric,
+        moving_grid=compared.sides.moving.grid,
+        fixed_grid=compared.sides.fixed.grid,
+        mask=compared.sides.moving_side.mask,
+        overlap=compared.overlap,
+        mutual_information=compared.start.mutual_information,
+        num_starts=compared.start.num_starts,
+        decimation=noise.decimation,
+        mismatch=_mismatch(fit, noise),
+        num_draws=len(posterior.draws),
+        monte_carlo_error=posterior.monte_carlo_error,
+    )
+
+
+def _mismatch(fit: ImageFit, noise: ImageNoise) -> float:
+    """The share of the compared voxels around which the images do not match."""
+    counts = fit.state.compared.counts > 0
+    variance = noise.variance[counts]
+    least = variance.min(axis=0)
+    return float(np.mean(np.any(variance > MISMATCH**2 * least, axis=1)))
+
+
+def _record(
+    task: ImageTask,
+    fit: ImageFit,
+    noise: ImageNoise,
+    posterior: ImagePosterior,
+    setting: ImageSetting,
+    marked: NoisyPairs | None,
+) -> Registration:
+    """The record, without what only the caller knows."""
+    d = task.pair.moving.dimension
+    path = fit.state.path
+    moving: Any = NoLandmarks(d)
+    fixed: Any = NoLandmarks(d)
+    if marked is not None:
+        moving = marked.pairs.moving
+        fixed = marked.pairs.fixed
+    num_marks = len(moving)
+    return Registration(
+        moving=moving,
+        fixed=fixed,
+        pairing="order" if marked is None else marked.pairs.pairing,
+        used=np.ones(num_marks, dtype=bool),
+        kernel=posterior.kernel,
+        noise=np.linalg.inv(posterior.precisions),
+        align=setting.align,
+        model="endpoint",
+        posterior=posterior,  # type: ignore[arg-type]
+        evidence=float("nan"),
+        energy=fit.state.energy(noise, path.inner(path)),
+        outcome=_outcome(task.pair, fit),
+        gap_mm=fit.history[-1].move_mm,
+        history=tuple(_progress(line, path.num_steps) for line in fit.history),
+        warnings=(),
+        seconds=0.0,
+    )
+
+
+def _progress(line: ImageProgress, num_steps: int) -> Progress:
+    return Progress(f"images, level {line.level + 1}", line.energy, line.move_mm, num_steps)
+
+
+def _outcome(pair: ImagePair, fit: ImageFit) -> Outcome:
+    """How the last level ended."""
+    last = fit.history[-1]
+    is_still = last.move_mm <= UNSETTLED * pair.voxel
+    return Outcome.CONVERGED if is_still else Outcome.IMAGES_UNSETTLED
+
+
+def _remarks(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
+    """What a user should know of the fit."""
+    if not outcome.converged:
+        yield outcome.value
+    if images.mismatch > 0.1:
+        yield (
+            f"the images do not match around {100 * images.mismatch:.0f} % of the compared voxels: "
+            "there the uncertainty is larger, and the registration may be wrong; look at the "
+            "warped image, or mask what one image lacks"
+        )

@@ -1,0 +1,138 @@
+"""Pairs of textured images whose deformation is a draw from the prior, so that the truth is known."""
+
+import dataclasses
+
+import numpy as np
+from scipy import ndimage
+
+from kunita.data.image import Image
+
+STEPS = 16
+"""Of the Brownian flow; each is the flow of a frozen smooth field."""
+
+FEATURES = 700
+"""Random Fourier features of a field."""
+
+CHUNK = 8192
+"""Points that are moved together."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BrownianFlow:
+    """A draw from the prior of a Gaussian kernel: a composition of flows of random smooth fields.
+
+    Args:
+        frequencies: (t, k, d) of the features of each field, 1/mm.
+        phases: (t, k) of them.
+        weights: (t, k, d) of them, mm.
+    """
+
+    frequencies: np.ndarray
+    phases: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def draw(
+        cls, amplitude: float, length_scale: float, dimension: int, seed: int
+    ) -> "BrownianFlow":
+        """A draw with an amplitude and a length scale, mm."""
+        rng = np.random.default_rng(seed)
+        shape = (STEPS, FEATURES, dimension)
+        scale = amplitude * np.sqrt(2 / (FEATURES * STEPS))
+        return cls(
+            frequencies=rng.normal(size=shape) / length_scale,
+            phases=rng.uniform(0, 2 * np.pi, size=shape[:2]),
+            weights=rng.normal(size=shape) * scale,
+        )
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """Where (m, d) points go."""
+        parts = [
+            self._move(points[first : first + CHUNK])
+            for first in range(0, max(len(points), 1), CHUNK)
+        ]
+        return np.concatenate(parts)
+
+    def _move(self, points: np.ndarray) -> np.ndarray:
+        moved = np.array(points, dtype=float)
+        for step in range(STEPS):
+            half = moved + 0.5 * self._field(step, moved)
+            moved = moved + self._field(step, half)
+        return moved
+
+    def _field(self, step: int, points: np.ndarray) -> np.ndarray:
+        angles = points @ self.frequencies[step].T + self.phases[step]
+        return np.cos(angles) @ self.weights[step]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TexturePair:
+    """A pair of images with a known deformation; one pixel is one millimetre.
+
+    Args:
+        moving, fixed: the images.
+        truth: where moving points go in fixed space.
+    """
+
+    moving: Image
+    fixed: Image
+    truth: BrownianFlow
+
+
+@dataclasses.dataclass(frozen=True)
+class TextureOptions:
+    """What a pair is like; the standard deviation of the texture is one.
+
+    Args:
+        size: pixels along each axis.
+        amplitude, length_scale: of the prior, mm.
+        noise_of_moving, noise_of_fixed: standard deviations.
+        correlation: width of the noise, pixels; 0 for white noise.
+    """
+
+    size: int = 128
+    amplitude: float = 5.0
+    length_scale: float = 25.0
+    noise_of_moving: float = 0.15
+    noise_of_fixed: float = 0.0
+    correlation: float = 0.0
+
+
+def texture_pair(options: TextureOptions, seed: int) -> TexturePair:
+    """A pair of planes: M(x) = F(φ(x)) + noise, φ a draw from the prior."""
+    size = options.size
+    margin = int(5 * options.amplitude) + 8
+    whole = texture(size + 2 * margin, seed)
+    truth = BrownianFlow.draw(options.amplitude, options.length_scale, 2, seed + 10_000)
+    places = np.stack(np.meshgrid(*2 * (np.arange(size),), indexing="ij"), axis=-1)
+    arrived = truth(places.reshape(-1, 2).astype(float)) + margin
+    seen = ndimage.map_coordinates(whole, arrived.T, order=3, mode="mirror")
+    rng = np.random.default_rng(seed + 20_000)
+    moving = seen.reshape(size, size) + _noise(rng, size, options.noise_of_moving, options)
+    inner = slice(margin, margin + size)
+    fixed = whole[inner, inner] + _noise(rng, size, options.noise_of_fixed, options)
+    return TexturePair(Image(moving, np.eye(3)), Image(fixed, np.eye(3)), truth)
+
+
+def _noise(rng: np.random.Generator, size: int, sd: float, options: TextureOptions) -> np.ndarray:
+    values = rng.normal(size=(size, size))
+    if options.correlation:
+        values = ndimage.gaussian_filter(values, options.correlation, mode="wrap")
+    return sd * values / values.std()
+
+
+def texture(size: int, seed: int) -> np.ndarray:
+    """Clouds for even seeds, blobs with edges for odd ones; its standard deviation is one."""
+    rng = np.random.default_rng(seed)
+    clouds = lambda width: _standardised(
+        ndimage.gaussian_filter(rng.normal(size=(size, size)), width, mode="wrap")
+    )
+    if seed % 2 == 0:
+        mixed = 0.5 * clouds(1.5) + 0.8 * clouds(3) + clouds(6)
+    else:
+        mixed = np.tanh(2 * clouds(4)) + 0.3 * clouds(1.5) + 0.5 * clouds(10)
+    return _standardised(mixed)
+
+
+def _standardised(values: np.ndarray) -> np.ndarray:
+    return (values - values.mean()) / values.std()

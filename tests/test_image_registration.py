@@ -1,0 +1,305 @@
+"""Images that drive a registration: through the one door, to an ordinary record."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import ndimage
+from scipy.stats import chi2
+
+import kunita
+from kunita.errors import ArgumentError, ImageError, LandmarkError
+from kunita.phantoms.textures import TextureOptions, texture_pair
+
+SMALL = TextureOptions(size=64, amplitude=3.0, length_scale=16.0)
+KERNEL = kunita.Gaussian(length_scale=16.0, amplitude=3.0)
+
+
+def registered(pair, **options):
+    chosen = {"kernel": KERNEL, "metric": "ssd", "init": np.eye(3), **options}
+    return kunita.register(moving_image=pair.moving, fixed_image=pair.fixed, **chosen)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return texture_pair(SMALL, seed=4)
+
+
+@pytest.fixture(scope="module")
+def reg(pair):
+    return registered(pair)
+
+
+def inner_points(count=100, low=6, high=57, seed=0):
+    return np.random.default_rng(seed).uniform(low, high, size=(count, 2))
+
+
+def errors(reg, pair, points):
+    found = reg.posterior.predict(points)
+    return found.mean - pair.truth(points), found.covariance
+
+
+# ---------------------------------------------------------------------------------- what it finds
+
+
+def test_the_deformation_is_found_to_a_fraction_of_a_pixel(reg, pair):
+    points = inner_points()
+    miss, _ = errors(reg, pair, points)
+    before = np.linalg.norm(pair.truth(points) - points, axis=1).mean()
+    assert before > 2.0
+    assert np.linalg.norm(miss, axis=1).mean() < 0.2
+    assert reg.converged
+
+
+def test_regions_hold_the_truth_as_often_as_they_say():
+    """Five pairs that no setting was chosen on; the truth is drawn from the prior."""
+    squares = []
+    for seed in range(500, 505):
+        pair = texture_pair(SMALL, seed)
+        miss, covariance = errors(registered(pair), pair, inner_points())
+        squares.append(np.einsum("ia,iab,ib->i", miss, np.linalg.inv(covariance), miss))
+    inside = {level: np.mean(np.array(squares) < chi2.ppf(level, 2)) for level in (0.5, 0.8, 0.95)}
+    # Neighbouring points err alike: five images have some fifty independent regions.
+    assert inside[0.5] == pytest.approx(0.5, abs=0.15)
+    assert inside[0.8] == pytest.approx(0.8, abs=0.13)
+    assert inside[0.95] == pytest.approx(0.95, abs=0.08)
+
+
+def test_the_evidence_finds_the_prior_that_the_truth_was_drawn_from(pair):
+    reg = registered(pair, kernel=None)
+    parts = getattr(reg.kernel, "kernels", (reg.kernel,))
+    longest = max(float(part.length_scale) for part in parts)
+    assert 16.0 / 1.7 < longest < 16.0 * 1.7
+    miss, _ = errors(reg, pair, inner_points())
+    assert np.linalg.norm(miss, axis=1).mean() < 0.25
+
+
+def test_where_nothing_is_seen_the_uncertainty_grows(pair):
+    blank = np.asarray(pair.moving.data).copy()
+    mask = np.ones(blank.shape, np.uint8)
+    mask[:, 32:] = 0
+    reg = registered(pair, moving_mask=kunita.Image(mask, np.eye(3)))
+    sd = reg.posterior.predict([[32.0, 16.0], [32.0, 58.0]]).std
+    assert sd[1] > 4 * sd[0]
+
+
+def test_what_is_not_finite_does_not_count(pair):
+    data = np.asarray(pair.moving.data).copy()
+    data[20:30, 20:30] = np.nan
+    broken = dataclasses.replace(pair, moving=kunita.Image(data, np.eye(3)))
+    miss, _ = errors(registered(broken), pair, inner_points())
+    assert np.linalg.norm(miss, axis=1).mean() < 0.3
+
+
+def test_lncc_does_not_see_a_bias_field_or_another_scale_of_intensities(pair):
+    shape = pair.moving.grid.shape
+    bias = 1 + 0.5 * np.linspace(-1, 1, shape[0])[:, None] * np.ones(shape)
+    changed = kunita.Image(300 * (np.asarray(pair.moving.data) + 4) * bias, np.eye(3))
+    other = dataclasses.replace(pair, moving=changed)
+    miss, _ = errors(registered(other, metric="lncc"), pair, inner_points())
+    assert np.linalg.norm(miss, axis=1).mean() < 0.4
+
+
+def test_moving_the_world_of_an_image_moves_the_answer_with_it(reg, pair):
+    """The moving image in a turned and shifted world: the same answer for the same voxels."""
+    angle = 0.5
+    turn = np.array(
+        [[np.cos(angle), -np.sin(angle), 30.0], [np.sin(angle), np.cos(angle), -12.0], [0, 0, 1.0]]
+    )
+    turned = dataclasses.replace(pair, moving=kunita.Image(pair.moving.data, turn))
+    found = registered(turned, init=np.linalg.inv(turn))
+    points = inner_points(20)
+    moved = points @ turn[:2, :2].T + turn[:2, 2]
+    expected = reg.posterior.predict(points)
+    got = found.posterior.predict(moved)
+    np.testing.assert_allclose(got.mean, expected.mean, atol=0.02)
+    np.testing.assert_allclose(got.std, expected.std, rtol=0.05)
+
+
+def test_the_alignment_is_searched_where_none_is_given(pair):
+    """The fixed image in a world that is turned by 25 degrees."""
+    angle = np.deg2rad(25)
+    turn = np.array(
+        [[np.cos(angle), -np.sin(angle), 5.0], [np.sin(angle), np.cos(angle), 8.0], [0, 0, 1.0]]
+    )
+    turned = dataclasses.replace(pair, fixed=kunita.Image(pair.fixed.data, turn))
+    reg = registered(turned, init=None)
+    points = inner_points()
+    truth = pair.truth(points) @ turn[:2, :2].T + turn[:2, 2]
+    miss = np.linalg.norm(reg.posterior.move(points) - truth, axis=1)
+    assert miss.mean() < 0.3
+    assert reg.images.num_starts > 1
+    assert reg.images.mutual_information > 0
+
+
+def test_volumes_are_registered_too():
+    rng = np.random.default_rng(0)
+    whole = ndimage.gaussian_filter(rng.normal(size=(40, 40, 40)), 2.0)
+    whole /= whole.std()
+    places = np.stack(np.meshgrid(*3 * (np.arange(28.0),), indexing="ij"), axis=-1)
+    middle = np.array([14.0, 14.0, 14.0])
+    away = places - middle
+    bump = np.exp(-np.sum(away**2, axis=-1) / (2 * 8.0**2))
+    shift = np.stack([1.5 * bump, -1.0 * bump, 0.5 * bump], axis=-1)
+    arrived = places + shift
+    seen = ndimage.map_coordinates(whole, np.moveaxis(arrived, -1, 0) + 6, order=3)
+    affine = np.diag([2.0, 2.0, 3.0, 1.0])
+    moving = kunita.Image(seen + 0.1 * rng.normal(size=seen.shape), affine)
+    fixed = kunita.Image(whole[6:34, 6:34, 6:34], affine)
+    reg = kunita.register(
+        moving_image=moving,
+        fixed_image=fixed,
+        metric="ssd",
+        kernel=kunita.Gaussian(length_scale=18.0, amplitude=2.0),
+        init=np.eye(4),
+    )
+    index = np.array([[14, 14, 14], [10, 15, 12], [18, 9, 14]])
+    points = index @ affine[:3, :3]
+    expected = arrived[tuple(index.T)] @ affine[:3, :3]
+    found = reg.posterior.predict(points)
+    assert np.linalg.norm(found.mean - expected, axis=1).max() < 0.6
+    assert reg.posterior.predict(points).covariance.shape == (3, 3, 3)
+
+
+# ---------------------------------------------------------------------------- an ordinary record
+
+
+def test_the_map_and_its_inverse_undo_each_other(reg):
+    points = inner_points()
+    np.testing.assert_allclose(
+        reg.posterior.move_back(reg.posterior.move(points)), points, atol=1e-4
+    )
+    determinants = np.linalg.det(reg.posterior.jacobian(points))
+    assert determinants.min() > 0
+
+
+def test_covariances_by_draws_agree_with_those_by_solves(reg):
+    points = inner_points(40)
+    by_solves = reg.posterior.predict(points)
+    by_draws = reg.evaluation.predict(points)
+    ratio = by_draws.radius(0.95) / by_solves.radius(0.95)
+    assert np.sqrt(np.mean((ratio - 1) ** 2)) < 2 * reg.images.monte_carlo_error
+    assert reg.images.monte_carlo_error < 0.05
+
+
+def test_samples_have_the_covariance_that_is_predicted(reg):
+    points = inner_points(5)
+    drawn = reg.posterior.sample(points, 2000, key=3)
+    expected = reg.posterior.predict(points)
+    deviations = drawn - expected.mean
+    sd = np.sqrt(np.mean(deviations**2, axis=(0, 2)))
+    np.testing.assert_allclose(sd, expected.std, rtol=0.06)
+
+
+def test_saved_and_loaded_it_answers_the_same_without_images(reg, tmp_path):
+    path = tmp_path / "registration.h5"
+    kunita.save(reg, path)
+    loaded = kunita.load(path)
+    points = inner_points(30)
+    for form in (lambda one: one.posterior, lambda one: one.evaluation):
+        before = form(reg).predict(points)
+        after = form(loaded).predict(points)
+        np.testing.assert_array_equal(before.mean, after.mean)
+        np.testing.assert_allclose(before.covariance, after.covariance, rtol=1e-6)
+    assert loaded.summary() == reg.summary()
+    np.testing.assert_array_equal(loaded.images.mask, reg.images.mask)
+
+
+def test_maps_warps_and_transforms_are_made_of_it(reg, pair):
+    warped = kunita.warp_image(reg, pair.moving, pair.fixed)
+    inner = (slice(10, -10), slice(10, -10))
+    before = np.abs(np.asarray(pair.moving.data) - pair.fixed.data)[inner].mean()
+    after = np.abs(np.asarray(warped.data) - pair.fixed.data)[inner].mean()
+    assert after < 0.4 * before
+    radius = kunita.uncertainty_map(reg, pair.fixed, "radius").data
+    middle = reg.evaluation.inverse([[32.0, 32.0]]).mean
+    expected = reg.evaluation.predict(middle).radius(0.95)[0]
+    assert radius[32, 32] == pytest.approx(expected, rel=0.02)
+    assert kunita.uncertainty_map(reg, pair.fixed, "jacobian").data.min() > 0
+    assert kunita.forward_transform(reg, pair.fixed.grid).good
+
+
+def test_the_summary_says_how_images_were_compared(reg):
+    text = reg.summary()
+    assert "two images" in text
+    assert "ssd" in text
+    assert "left out" not in text
+    assert reg.loo is None
+    with pytest.raises(LandmarkError, match="images drive"):
+        reg.posterior.leave_one_out()
+
+
+def test_the_same_key_gives_the_same_numbers(reg, pair):
+    again = registered(pair)
+    points = inner_points(10)
+    first = reg.evaluation.predict(points)
+    second = again.evaluation.predict(points)
+    np.testing.assert_array_equal(first.mean, second.mean)
+    np.testing.assert_array_equal(first.covariance, second.covariance)
+
+
+# ------------------------------------------------------------------------------------- landmarks
+
+
+def test_landmarks_add_their_precision(reg, pair):
+    moving = np.array([[20.0, 20.0], [44.0, 24.0], [30.0, 46.0]])
+    fixed = pair.truth(moving)
+    together = kunita.register(
+        moving,
+        fixed,
+        noise=0.02,
+        moving_image=pair.moving,
+        fixed_image=pair.fixed,
+        kernel=KERNEL,
+        metric="ssd",
+        init=np.eye(3),
+    )
+    alone = reg.posterior.predict(moving)
+    both = together.posterior.predict(moving)
+    assert np.all(both.std < alone.std)
+    assert np.all(both.std < 0.03)
+    assert np.linalg.norm(both.mean - fixed, axis=1).max() < 0.06
+    assert len(together.moving) == 3
+
+
+# -------------------------------------------------------------------------------------- refusals
+
+
+def refused(pair, error, text, **changed):
+    given = {"moving_image": pair.moving, "fixed_image": pair.fixed, "init": np.eye(3), **changed}
+    with pytest.raises(error, match=text):
+        kunita.register(**given)
+
+
+def test_bad_input_is_refused_with_one_clear_line(pair):
+    flat = kunita.Image(np.ones((64, 64)), np.eye(3))
+    volume = kunita.Image(np.random.default_rng(0).normal(size=(20, 20, 20)), np.eye(4))
+    thin = kunita.Image(np.random.default_rng(0).normal(size=(64, 2)), np.eye(3))
+    other_mask = kunita.Image(np.ones((32, 32)), np.eye(3))
+    far = np.eye(3)
+    far[0, 2] = 1000.0
+    refused(pair, ArgumentError, "read_image", moving_image=np.zeros((64, 64)))
+    refused(pair, ArgumentError, "both of them", fixed_image=None)
+    refused(pair, ImageError, "same value", moving_image=flat)
+    refused(pair, ImageError, "planes or two volumes", moving_image=volume)
+    refused(pair, ImageError, "at least 8 voxels", fixed_image=thin)
+    refused(pair, ImageError, "grid of the moving image", moving_mask=other_mask)
+    refused(pair, ImageError, "lie inside the fixed one", init=far)
+    refused(pair, ImageError, "in 2-D|2-D images", init=np.eye(4))
+    refused(pair, ArgumentError, "one of ssd, lncc, both", metric="mind")
+    refused(pair, ArgumentError, "'endpoint' only", model="small")
+    refused(pair, ArgumentError, "one Gaussian", kernel=kunita.Matern52(10.0, 2.0))
+    refused(pair, ArgumentError, "give both", length_scale=10.0)
+    refused(pair, ArgumentError, "landmarks alone", robust=True)
+    refused(pair, ArgumentError, "there are none", noise=1.0)
+    with pytest.raises(ArgumentError, match="landmarks of both spaces, or moving_image"):
+        kunita.register()
+
+
+def test_colours_and_single_slices_become_grey_planes(pair):
+    grey = np.asarray(pair.moving.data)
+    colours = kunita.Image(np.repeat(grey[..., None], 3, axis=-1), np.eye(3), channels=True)
+    slice_of_volume = kunita.Image(np.asarray(pair.fixed.data)[..., None], np.eye(4))
+    other = dataclasses.replace(pair, moving=colours, fixed=slice_of_volume)
+    miss, _ = errors(registered(other), pair, inner_points(20))
+    assert np.linalg.norm(miss, axis=1).mean() < 0.3
