@@ -262,6 +262,63 @@ def test_landmarks_add_their_precision(reg, pair):
     assert len(together.moving) == 3
 
 
+def test_what_a_landmark_does_not_know_does_not_pull(pair):
+    moving = np.array([[20.0, 20.0], [44.0, 24.0], [30.0, 46.0]])
+    fixed = pair.truth(moving)
+    fixed[0, 0] += 30.0
+    marked = kunita.Landmarks(fixed, free={0: [[1.0, 0.0]]})
+    reg = kunita.register(
+        moving,
+        marked,
+        noise=0.3,
+        moving_image=pair.moving,
+        fixed_image=pair.fixed,
+        kernel=KERNEL,
+        metric="ssd",
+        init=np.eye(3),
+    )
+    assert np.linalg.norm(reg.posterior.move(moving) - pair.truth(moving), axis=1).max() < 0.4
+    with pytest.raises(LandmarkError, match="2-D points"):
+        refused_dimension = np.zeros((3, 3))
+        kunita.register(
+            refused_dimension,
+            refused_dimension + [[1.0, 0, 0]],
+            noise=1.0,
+            moving_image=pair.moving,
+            fixed_image=pair.fixed,
+            kernel=KERNEL,
+            init=np.eye(3),
+        )
+
+
+@pytest.mark.parametrize("metric", ["ssd", "lncc"])
+def test_an_empty_background_says_nothing_of_the_noise(metric):
+    """A disc in zeros, as after skull stripping, moved by 1.5 pixels."""
+    rng = np.random.default_rng(0)
+    whole = ndimage.gaussian_filter(rng.normal(size=(64, 64)), 2.0)
+    whole = 3 + whole / whole.std()
+    places = np.indices((64, 64)) - 32.0
+    seen = ndimage.shift(whole, (-1.5, 0), mode="mirror")
+    moving = np.where(np.hypot(places[0] + 1.5, places[1]) < 20, seen, 0.0)
+    fixed = np.where(np.hypot(*places) < 20, whole, 0.0)
+    moving = np.where(moving > 0, moving + 0.1 * rng.normal(size=(64, 64)), 0.0)
+    reg = kunita.register(
+        moving_image=kunita.Image(moving, np.eye(3)),
+        fixed_image=kunita.Image(fixed, np.eye(3)),
+        metric=metric,
+        kernel=KERNEL,
+        init=np.eye(3),
+    )
+    points = 32 + rng.uniform(-10, 10, size=(20, 2))
+    found = reg.posterior.predict(points)
+    np.testing.assert_allclose(found.mean - points, [[1.5, 0.0]] * 20, atol=0.3)
+    assert np.all(np.linalg.eigvalsh(found.covariance) > 0)
+
+
+def test_no_points_are_no_error(reg):
+    assert reg.posterior.predict(np.zeros((0, 2))).covariance.shape == (0, 2, 2)
+
+
 # -------------------------------------------------------------------------------------- refusals
 
 
@@ -286,6 +343,7 @@ def test_bad_input_is_refused_with_one_clear_line(pair):
     refused(pair, ImageError, "grid of the moving image", moving_mask=other_mask)
     refused(pair, ImageError, "lie inside the fixed one", init=far)
     refused(pair, ImageError, "in 2-D|2-D images", init=np.eye(4))
+    refused(pair, ArgumentError, "with an inverse", init=np.zeros((3, 3)))
     refused(pair, ArgumentError, "one of ssd, lncc, both", metric="mind")
     refused(pair, ArgumentError, "'endpoint' only", model="small")
     refused(pair, ArgumentError, "one Gaussian", kernel=kunita.Matern52(10.0, 2.0))

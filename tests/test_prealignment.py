@@ -136,15 +136,24 @@ def test_a_known_motion_is_found_within_a_voxel_over_the_image(kind):
 
 
 @pytest.mark.parametrize("kind", TRUTH_3D)
-def test_a_known_motion_in_3d_is_found_within_a_voxel_over_the_object(kind):
+def test_a_known_motion_in_3d_is_found_within_half_a_voxel_over_the_object(kind):
     moving, _ = pair(TRUTH_3D[kind])
-    assert largest_error(aligned(kind, 3).matrix, TRUTH_3D[kind], moving) < 3.0
+    assert largest_error(aligned(kind, 3).matrix, TRUTH_3D[kind], moving) < 1.5
+
+
+def test_images_that_change_places_have_inverse_alignments():
+    """And neither is magnified: found one way only, both determinants are too large."""
+    moving, fixed = pair(TRUTH["affine"])
+    back = prealign(fixed, moving, "affine").matrix
+    assert corner_error(back, np.linalg.inv(aligned("affine", 2).matrix), fixed) < 0.2
+    truth = np.linalg.det(TRUTH["affine"])
+    assert np.linalg.det(aligned("affine", 2).matrix) == pytest.approx(truth, rel=0.005)
 
 
 def test_a_rigid_alignment_is_rigid_and_a_similarity_keeps_angles():
-    for found, scale in ((aligned("rigid", 2), 1.0), (aligned("rigid", 3), 1.0)):
-        linear = found.matrix[:-1, :-1]
-        np.testing.assert_allclose(linear.T @ linear, scale * np.eye(len(linear)), atol=1e-10)
+    for d in (2, 3):
+        linear = aligned("rigid", d).matrix[:d, :d]
+        np.testing.assert_allclose(linear.T @ linear, np.eye(d), atol=1e-10)
         assert np.linalg.det(linear) > 0
     linear = aligned("similarity", 2).matrix[:2, :2]
     scale = np.sqrt(np.linalg.det(linear))
@@ -169,12 +178,11 @@ def test_mutual_information_is_more_after_than_before():
 # ------------------------------------------------------------------------------------ invariance
 
 
-@pytest.mark.parametrize("d", [2, 3])
-def test_the_same_images_give_the_same_matrix_bit_for_bit(d):
-    truth = TRUTH if d == 2 else TRUTH_3D
-    again = prealign(*pair(truth["rigid"]), "rigid")
-    assert np.array_equal(again.matrix, aligned("rigid", d).matrix)
-    assert again.mutual_information == aligned("rigid", d).mutual_information
+def test_the_same_images_give_the_same_matrix_bit_for_bit():
+    """On several threads the sums of the metric would depend on which is first."""
+    again = prealign(*pair(TRUTH["affine"]), "affine")
+    assert np.array_equal(again.matrix, aligned("affine", 2).matrix)
+    assert again.mutual_information == aligned("affine", 2).mutual_information
 
 
 def test_the_global_state_of_simpleitk_is_as_before():
@@ -207,10 +215,10 @@ def test_the_unit_of_length_does_not_matter():
 
 
 def test_gain_offset_and_inversion_of_intensities_do_not_matter():
-    moving, fixed = pair(TRUTH["rigid"])
+    moving, fixed = pair(TRUTH["translation"])
     negative = Image(np.rint(1000 - 400 * moving.data).astype(np.int16), moving.affine)
-    found = prealign(negative, fixed, "rigid")
-    assert corner_error(found.matrix, TRUTH["rigid"], moving) < 1.0
+    found = prealign(negative, fixed, "translation")
+    assert corner_error(found.matrix, TRUTH["translation"], moving) < 1.0
 
 
 def test_a_sheared_image_is_aligned_by_its_world():

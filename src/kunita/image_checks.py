@@ -26,6 +26,9 @@ LEAST_VOXELS = 8
 FLAT = 1e-6
 """An image whose intensities differ by less than this, relative to the typical one, is flat."""
 
+LEAST_VOLUME = 1e-6
+"""A matrix that shrinks volumes by more than this is no alignment."""
+
 MOST_SCALES = 2
 """Gaussians in a kernel."""
 
@@ -137,6 +140,12 @@ def _check_init(init: Any) -> Any:
         raise ArgumentError(
             "init: expected the path of an ITK transform, or a (d + 1, d + 1) matrix from moving "
             f"to fixed space, found {init!r:.80}"
+        )
+    last = np.eye(len(matrix))[-1]
+    if abs(np.linalg.det(matrix)) < LEAST_VOLUME or not np.allclose(matrix[-1], last):
+        raise ArgumentError(
+            f"init: expected a matrix with an inverse and the last row {last.tolist()}, found "
+            f"{matrix.tolist()}"
         )
     return matrix
 

@@ -275,6 +275,8 @@ class ImagePosterior:
 
     def _variances(self, points: Float[Array, "m d"]) -> Float[Array, "m d d"]:
         """The covariance of each point, by solves or by draws."""
+        if not len(points):
+            return np.zeros((0, self.dimension, self.dimension))
         is_few = self.solves and len(points) <= MOST_EXACT
         if self.draws is None or (is_few and self.lattice.is_dense):
             return self.lattice.variances(self._align(points))

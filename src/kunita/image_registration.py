@@ -13,7 +13,7 @@ from kunita import checks, image_checks, prealignment
 from kunita.checks import NoisyPairs, Setting
 from kunita.data.image import Image
 from kunita.data.landmarks import NoLandmarks, match
-from kunita.errors import ArgumentError, ImageError, KunitaWarning, Outcome
+from kunita.errors import ArgumentError, ImageError, KunitaWarning, LandmarkError, Outcome
 from kunita.fitting import fit_pairs
 from kunita.image_checks import GivenImages, ImageSetting, kernel_of
 from kunita.image_posterior import ImagePosterior
@@ -46,13 +46,13 @@ UNSETTLED = 0.1
 MISMATCH = 2.0
 """Where the local noise is so many times the common one, the images do not match."""
 
-NODES_APART = 2.0
+NODES_APART = 1.2
 """The shortest length scale that a lattice can tell, over the distance of its nodes."""
 
 WORTH_A_SCALE = 5.0
 """The gain in log evidence from which on a second scale is taken."""
 
-MOST_EVIDENCE_NODES = {2: 250, 3: 400}
+MOST_EVIDENCE_NODES = {2: 400, 3: 450}
 """Nodes of the lattice on which priors are compared, by dimension."""
 
 Listener = Callable[[str, float], None]
@@ -264,12 +264,25 @@ def _marks(marked: NoisyPairs | None, origin: np.ndarray, matrix: np.ndarray, d:
     if marked is None:
         none = np.zeros((0, d))
         return Marks(none, none, np.zeros((0, d, d)))
+    if marked.pairs.fixed.dimension != d:
+        raise LandmarkError(
+            f"landmarks: expected {d}-D points, as the images are, found "
+            f"{marked.pairs.fixed.dimension}-D"
+        )
     turn = np.broadcast_to(matrix[:d, :d], (len(marked), d, d))
+    noise = marked.noise(turn)
     return Marks(
         moving=marked.moving,
         goals=marked.fixed - origin,
-        precisions=np.linalg.inv(marked.noise(turn)),
+        precisions=np.array([_precision(marked, row, noise[row]) for row in range(len(marked))]),
     )
+
+
+def _precision(marked: NoisyPairs, row: int, noise: np.ndarray) -> np.ndarray:
+    """Pᵀ(PDPᵀ)⁻¹P: along the directions P in which a landmark is known."""
+    known = marked.pairs.fixed.known_directions(row)
+    along = known @ noise @ known.T
+    return known.T @ np.linalg.inv(along) @ known
 
 
 # ------------------------------------------------------------------------------------- the prior
@@ -299,10 +312,12 @@ def _choose_scales(task: ImageTask) -> Scales:
 
 
 def _evidence_spacing(pair: ImagePair) -> float:
-    """The distance of the nodes of a lattice on which matrices stay small, mm."""
+    """The least distance of nodes with which a lattice stays small enough for matrices, mm."""
     d = pair.moving.dimension
-    volume = float(np.prod(pair.edges))
-    return (volume / MOST_EVIDENCE_NODES[d]) ** (1 / d)
+    spacing = float(np.prod(pair.edges) / MOST_EVIDENCE_NODES[d]) ** (1 / d)
+    while pair.lattice(spacing).num_nodes > MOST_EVIDENCE_NODES[d]:
+        spacing *= 1.05
+    return spacing
 
 
 def _linearised(fit: ImageFit) -> LinearisedImages:
@@ -411,7 +426,7 @@ def _record(
         pairing="order" if marked is None else marked.pairs.pairing,
         used=np.ones(num_marks, dtype=bool),
         kernel=posterior.kernel,
-        noise=np.linalg.inv(posterior.precisions),
+        noise=_noise_of_marks(task, marked),
         align=setting.align,
         model="endpoint",
         posterior=posterior,  # type: ignore[arg-type]
@@ -423,6 +438,14 @@ def _record(
         warnings=(),
         seconds=0.0,
     )
+
+
+def _noise_of_marks(task: ImageTask, marked: NoisyPairs | None) -> np.ndarray:
+    """(n, d, d) covariances of the landmarks of both sides together, in fixed space, mm²."""
+    d = task.pair.moving.dimension
+    if marked is None:
+        return np.zeros((0, d, d))
+    return marked.noise(np.asarray(task.alignment.jacobians(len(marked))))
 
 
 def _progress(line: ImageProgress, num_steps: int) -> Progress:

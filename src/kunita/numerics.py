@@ -570,9 +570,14 @@ def root_small(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
 def factor_semidefinite(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """R with RRᵀ = A, for A that is positive semidefinite up to rounding in single precision.
 
-    In NumPy, by the Cholesky factor of A and a little of the identity.
+    In NumPy: the Cholesky factor of A and a little of the identity, or, where rounding is more than
+    that, a root without the negative eigenvalues.
     """
     symmetric = (matrix + matrix.T) / 2
     tiny = 1e-6 * np.trace(symmetric) / len(symmetric)
     lifted = symmetric + tiny * np.eye(len(symmetric))
-    return np.linalg.cholesky(lifted)
+    try:
+        return np.linalg.cholesky(lifted)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(symmetric)
+        return vectors * np.sqrt(np.maximum(values, 0))

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import SimpleITK as sitk
-from scipy import ndimage
+from scipy import linalg, ndimage
 
 from kunita.data.image import Grid, Image
 from kunita.errors import FileError, ImageError, KunitaWarning
@@ -41,6 +41,10 @@ MOST_SAMPLED = 200_000
 
 LITTLE_OVERLAP = 0.1
 """An alignment is doubtful if less than this share of each image lies inside the other."""
+
+FAR_APART = 0.5
+"""An alignment and the inverse of its inverse that differ by this much of the object's radius
+disagree."""
 
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 """From the world of ITK's files to Kunita's in 3-D, and back."""
@@ -105,23 +109,22 @@ class SearchOptions:
     relaxation: float = 0.7
 
 
-# Tried on a chest CT and on twenty pairs of stained sections with three seeds each. First
-# steps of a whole voxel threw one affine search in fifty far off; so did comparing the
-# starts at the coarse level alone. Unsmoothed fine levels cost 2 px of 13.
+# Tried on a chest CT and on twenty pairs of stained sections, with three seeds each. Neither
+# steps nor samples nor bins matter much; unsmoothed fine levels cost 2 px of 13.
 OPTIONS = {
     2: SearchOptions(
         coarse=Level(10_000, 1.0, 5_000, 2.0, 0.0125, 60),
         fine=(
-            Level(10_000, 0.7, 10_000, 0.5, 0.005, 100),
-            Level(40_000, 0.7, 30_000, 0.5, 0.005, 100),
+            Level(10_000, 0.7, 10_000, 0.5, 0.02, 100),
+            Level(40_000, 0.7, 30_000, 0.5, 0.02, 100),
         ),
         angles=(15.0, -15.0, 30.0, -30.0, 60.0, -60.0, 180.0),
     ),
     3: SearchOptions(
         coarse=Level(8_000, 1.0, 4_000, 2.0, 0.0125, 60),
         fine=(
-            Level(40_000, 0.7, 16_000, 0.5, 0.005, 100),
-            Level(250_000, 0.7, 60_000, 0.5, 0.005, 100),
+            Level(40_000, 0.7, 16_000, 0.5, 0.02, 100),
+            Level(250_000, 0.7, 60_000, 0.5, 0.02, 100),
         ),
         angles=(20.0, -20.0),
     ),
@@ -162,8 +165,8 @@ def prealign(
 ) -> Prealignment:
     """Align two images by the mutual information of their intensities.
 
-    The masks take no part in the search, which they make worse (by 0.5 mm on a chest CT
-    with masks of the lungs). They say where to look for a lack of overlap.
+    The masks take no part in the search, which they make worse (on a chest CT with masks
+    of the lungs by 0.5 mm). They only say where the images should overlap.
 
     Args:
         moving, fixed: voxels that are not finite count as the median; channels are
@@ -220,7 +223,7 @@ def _warn_of_little_overlap(
     if max(of_moving, of_fixed) < LITTLE_OVERLAP:
         message = (
             f"the images hardly overlap after the pre-alignment ({100 * of_moving:.0f} % of the "
-            f"moving image lies inside the fixed one): check that both show the same object, or "
+            "moving image lies inside the fixed one): check that both show the same object, or "
             "give an alignment to start from"
         )
         warnings.warn(message, KunitaWarning, stacklevel=3)
@@ -247,6 +250,10 @@ class Candidate:
     def evidence(self) -> float:
         """Mutual information per voxel of the fixed image: a small overlap explains little."""
         return self.mutual_information * self.share
+
+    def inverse(self) -> "Candidate":
+        """From moving to fixed space, with the same evidence."""
+        return dataclasses.replace(self, matrix=np.linalg.inv(self.matrix))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -316,12 +323,30 @@ class Search:
 
     def run(self, starts: Sequence[np.ndarray], kind: str) -> Candidate:
         """The best alignment of a kind: rigid ones first, from all starts."""
-        options = self.options
         first_kind = "rigid" if kind in ROTATING else "translation"
-        found = self.refined(starts, first_kind, options.coarse)
-        kept = [candidate.matrix for candidate in found[: options.refined]]
-        best = self.refined(kept, first_kind, options.fine[0])[0]
-        levels = options.fine[1:] if kind == first_kind else options.fine
+        first, *finer = self.options.fine
+        found = self.refined(starts, first_kind, self.options.coarse)
+        kept = [candidate.matrix for candidate in found[: self.options.refined]]
+        best = self.refined(kept, first_kind, first)[0]
+        if kind == first_kind:
+            return self.finished(best, kind, finer)
+        there = self.finished(best, kind, self.options.fine)
+        back = self.swapped().finished(best.inverse(), kind, self.options.fine)
+        return halfway(there, back.inverse())
+
+    def swapped(self) -> "Search":
+        """The search for the inverse."""
+        return dataclasses.replace(
+            self,
+            moving=self.fixed,
+            fixed=self.moving,
+            from_moving=self.from_fixed,
+            from_fixed=self.from_moving,
+        )
+
+    def finished(self, start: Candidate, kind: str, levels: Sequence[Level]) -> Candidate:
+        """What becomes of a candidate at one level after the other."""
+        best = start
         for level in levels:
             best = self.refined([best.matrix], kind, level)[0]
         return best
@@ -343,6 +368,23 @@ class Search:
                 "images do not overlap enough: give an alignment to start from, or landmarks"
             )
         return sorted(found, key=lambda candidate: candidate.evidence, reverse=True)
+
+
+def halfway(there: Candidate, back: Candidate) -> Candidate:
+    """Between an alignment A and the inverse B of one that was found the other way round.
+
+    Mutual information grows as the warped image fills the other's background: each
+    search magnifies the image that it warps, in generated images in 3-D by 3 to 6 %.
+    Halfway, at A (A⁻¹B)^½, the two errors cancel (but for 1 to 2 %), and images that
+    change places have inverse alignments. If the two are far apart, the better is taken.
+    """
+    between = np.linalg.inv(there.matrix) @ back.matrix
+    distance = np.linalg.norm(between - np.eye(len(between)))
+    if distance > FAR_APART:
+        return max(there, back, key=lambda candidate: candidate.evidence)
+    half = linalg.sqrtm(between).real
+    information = (there.mutual_information + back.mutual_information) / 2
+    return Candidate(there.matrix @ half, information, there.share)
 
 
 def _climb(

@@ -78,7 +78,8 @@ def separable(matrices: list[np.ndarray], values: Float[Array, "q ..."]) -> Floa
             continue
         shape = product.shape
         before = int(np.prod(shape[: axis + 1]))
-        flat = product.reshape(before, shape[axis + 1], -1)
+        behind = int(np.prod(shape[axis + 2 :]))
+        flat = product.reshape(before, shape[axis + 1], behind)
         moved = np.matmul(matrix, flat)
         product = moved.reshape(*shape[: axis + 1], len(matrix), *shape[axis + 2 :])
     return product

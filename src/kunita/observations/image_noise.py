@@ -31,6 +31,12 @@ CLIP = 4.0
 MAD_TO_SD = 1.4826
 """Of a normal distribution."""
 
+EMPTY = 1e-4
+"""Residuals below this share of the largest are those of an empty background."""
+
+LEAST_NOISE = 1e-3
+"""The least standard deviation of the noise, over the largest residual."""
+
 CUT = 0.05
 """The autocorrelation is used up to the distance where its mean falls below this."""
 
@@ -66,12 +72,18 @@ class ImageNoise:
 
 
 def robust_variance(residual: Float[Array, " k"], counts: Float[Array, " k"]) -> float:
-    """(1.4826 MAD)² of the residuals that count; the smallest positive number if they vanish."""
+    """(1.4826 MAD)² of the residuals that count.
+
+    Residuals of exactly zero, or nearly, are those of an empty background around what is compared,
+    and say nothing of the noise. If nothing else is left, the images agree to rounding.
+    """
     seen = np.abs(residual[counts > 0])
+    largest = float(seen.max(initial=0.0))
+    seen = seen[seen > EMPTY * largest]
     if not len(seen):
         return 1.0
     sd = MAD_TO_SD * float(np.median(seen))
-    return max(sd**2, TINY)
+    return max(sd**2, (LEAST_NOISE * largest) ** 2)
 
 
 def local_variance(
