@@ -278,17 +278,14 @@ def test_what_a_landmark_does_not_know_does_not_pull(pair):
         init=np.eye(3),
     )
     assert np.linalg.norm(reg.posterior.move(moving) - pair.truth(moving), axis=1).max() < 0.4
+
+
+def test_landmarks_of_another_dimension_are_refused(pair):
+    moving = np.zeros((3, 3))
+    fixed = moving + [[1.0, 0.0, 0.0]]
+    images = {"moving_image": pair.moving, "fixed_image": pair.fixed}
     with pytest.raises(LandmarkError, match="2-D points"):
-        refused_dimension = np.zeros((3, 3))
-        kunita.register(
-            refused_dimension,
-            refused_dimension + [[1.0, 0, 0]],
-            noise=1.0,
-            moving_image=pair.moving,
-            fixed_image=pair.fixed,
-            kernel=KERNEL,
-            init=np.eye(3),
-        )
+        kunita.register(moving, fixed, noise=1.0, kernel=KERNEL, init=np.eye(3), **images)
 
 
 @pytest.mark.parametrize("metric", ["ssd", "lncc"])
