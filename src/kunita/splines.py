@@ -6,7 +6,7 @@ goes on.
 
 In arrays the splines come first, and the grid or the points last: (q, *grid) coefficients, (q, k)
 values. The loops over points are compiled by numba: XLA takes eleven times as long for them, and
-compiles them again for every size of image (`benchmarks/stencils.py`).
+compiles them again for every size of image.
 """
 
 import dataclasses

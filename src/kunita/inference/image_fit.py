@@ -98,8 +98,7 @@ def standard_levels(dimension: int, num_voxels: int) -> tuple[PyramidLevel, ...]
 def standard_options(dimension: int, levels: tuple[PyramidLevel, ...]) -> ImageFitOptions:
     """How images are fitted unless something else is asked for.
 
-    In 3-D nodes are farther apart and steps longer: on lung CT the error stayed the same, at a
-    third of the time (`benchmarks/lung_images.py`).
+    In 3-D nodes are farther apart and time steps longer, which takes a fraction of the time.
     """
     if dimension == 2:
         return ImageFitOptions(levels, node_spacing=0.5, grid_spacing=0.6, num_steps=4)
