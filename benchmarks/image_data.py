@@ -8,7 +8,10 @@ voxels for OASIS.
 
 import dataclasses
 import os
+import resource
+import time
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
@@ -252,3 +255,54 @@ def determinants(positions: np.ndarray, spacing: np.ndarray) -> np.ndarray:
     d = len(spacing)
     columns = np.gradient(positions, *spacing, axis=tuple(range(d)))
     return np.linalg.det(np.stack(columns, axis=-1))
+
+
+def distances(points: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Between corresponding points."""
+    return np.linalg.norm(points - true, axis=1)
+
+
+def summary(errors: np.ndarray) -> dict[str, float]:
+    """Of errors at landmarks."""
+    return {
+        "mean": float(errors.mean()),
+        "median": float(np.median(errors)),
+        "p95": float(np.percentile(errors, 95)),
+        "max": float(errors.max()),
+    }
+
+
+def folding(determinants: np.ndarray, affine: Affine | None = None) -> dict[str, Any]:
+    """Folds and the smallest determinant; also relative to the affine start, where there is one."""
+    smallest = float(determinants.min())
+    found = {"folds": int(np.count_nonzero(determinants <= 0)), "min_det": smallest}
+    if affine is not None:
+        found["min_det_after_affine"] = smallest / float(np.linalg.det(affine.matrix))
+    return found
+
+
+class Timed:
+    """CPU and wall-clock seconds of a block, and the peak memory of the process before and after
+    it.
+    """
+
+    def __enter__(self) -> "Timed":
+        self.start_mb = peak_mb()
+        self.began_wall = time.perf_counter()
+        self.began_cpu = time.process_time()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        cpu_s = time.process_time() - self.began_cpu
+        wall_s = time.perf_counter() - self.began_wall
+        self.cost = {
+            "cpu_s": cpu_s,
+            "wall_s": wall_s,
+            "start_mb": self.start_mb,
+            "peak_mb": peak_mb(),
+        }
+
+
+def peak_mb() -> float:
+    """Largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

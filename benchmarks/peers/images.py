@@ -31,11 +31,9 @@ import importlib.metadata
 import itertools
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +45,8 @@ import SimpleITK as sitk
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import image_data
-from image_data import Affine, Section, Subject, Volume
+from image_data import Affine, Section, Subject, Timed, Volume, distances, folding, summary
+from image_tables import shown, table
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -103,33 +102,6 @@ class Registered:
     points: np.ndarray
     positions: np.ndarray
     cost: Record
-
-
-class Timed:
-    """CPU and wall-clock seconds of a block, and the peak memory of the process before and after
-    it.
-    """
-
-    def __enter__(self) -> "Timed":
-        self.start_mb = peak_mb()
-        self.began_wall = time.perf_counter()
-        self.began_cpu = time.process_time()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        cpu_s = time.process_time() - self.began_cpu
-        wall_s = time.perf_counter() - self.began_wall
-        self.cost = {
-            "cpu_s": cpu_s,
-            "wall_s": wall_s,
-            "start_mb": self.start_mb,
-            "peak_mb": peak_mb(),
-        }
-
-
-def peak_mb() -> float:
-    """Largest resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
@@ -224,11 +196,6 @@ def line_of(record: Record) -> str:
     """The numbers of a record in one line."""
     numbers = {key: value for key, value in record.items() if isinstance(value, int | float | str)}
     return ", ".join(f"{key} {shown(value)}" for key, value in numbers.items())
-
-
-def shown(value: float | str) -> str:
-    """A value of a line or a table."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 # The two libraries. Each is imported where it is used, so that a job's memory is of one alone.
@@ -398,30 +365,6 @@ def lung_record(pair: image_data.Lung, found: Registered) -> Record:
         "points": found.points.tolist(),
         "errors": errors.tolist(),
     }
-
-
-def distances(points: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Between corresponding points."""
-    return np.linalg.norm(points - true, axis=1)
-
-
-def summary(errors: np.ndarray) -> dict[str, float]:
-    """Of errors at landmarks."""
-    return {
-        "mean": float(errors.mean()),
-        "median": float(np.median(errors)),
-        "p95": float(np.percentile(errors, 95)),
-        "max": float(errors.max()),
-    }
-
-
-def folding(determinants: np.ndarray, affine: Affine | None = None) -> Record:
-    """Folds and the smallest determinant; also relative to the affine start, where there is one."""
-    smallest = float(determinants.min())
-    found = {"folds": int(np.count_nonzero(determinants <= 0)), "min_det": smallest}
-    if affine is not None:
-        found["min_det_after_affine"] = smallest / float(np.linalg.det(affine.matrix))
-    return found
 
 
 # OASIS.
@@ -637,13 +580,6 @@ def tables(results: dict[str, Record]) -> list[str]:
         if own:
             lines += [*rows(own), ""]
     return lines
-
-
-def table(head: list[str], rows: list[list]) -> list[str]:
-    """A Markdown table."""
-    rule = ["---"] * len(head)
-    cells = [head, rule, *([shown(value) for value in row] for row in rows)]
-    return [f"| {' | '.join(row)} |" for row in cells]
 
 
 def lung_rows(results: dict[str, Record]) -> list[str]:
