@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from kunita.data.image import Grid
+from kunita.data.image import Grid, Image
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,6 +20,11 @@ class ImageRecord:
         num_starts: from which that alignment was searched; 0 if it was given.
         decimation: how many neighbouring voxels count as one.
         mismatch: the share of the compared voxels around which the images do not match.
+        mismatch_map: in moving space, at the voxels that were compared on the last level: the
+            local standard deviation of the noise over the least one of its channel, the largest
+            of all channels. One where the images match, above two where they do not, NaN where
+            nothing was compared.
+        is_prior_chosen: whether the evidence chose the kernel, which else was given.
         num_draws: from the posterior.
         monte_carlo_error: the relative standard error of a radius from these draws.
     """
@@ -33,5 +38,7 @@ class ImageRecord:
     num_starts: int
     decimation: float
     mismatch: float
+    mismatch_map: Image
+    is_prior_chosen: bool
     num_draws: int
     monte_carlo_error: float

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -176,7 +176,8 @@ def register_images(
     noise = fit.search.noise_model(fit.state.compared)
     listener("drawing from the posterior", 0.0)
     posterior = _posterior(task, fit, noise, scales).with_draws(DRAWS[sides.dimension], setting.key)
-    compared = Comparing(sides, setting.metric, start, overlap)
+    is_chosen = setting.scales is None
+    compared = Comparing(sides, setting.metric, start, overlap, is_chosen)
     images = _image_record(compared, fit, noise, posterior)
     reg = _record(task, fit, noise, posterior, setting, marked)
     return dataclasses.replace(
@@ -365,12 +366,14 @@ class Comparing:
         metric: how intensities are compared.
         start: the alignment that the search starts from.
         overlap: the share of the moving image inside the fixed one then.
+        is_prior_chosen: whether the evidence chose the kernel.
     """
 
     sides: Sides
     metric: str
     start: prealignment.Prealignment
     overlap: float
+    is_prior_chosen: bool
 
 
 def _image_record(
@@ -380,6 +383,7 @@ def _image_record(
     posterior: ImagePosterior,
 ) -> ImageRecord:
     assert posterior.draws is not None
+    mismatch = _mismatch_map(fit, noise)
     return ImageRecord(
         metric=compared.metric,
         moving_grid=compared.sides.moving.grid,
@@ -389,18 +393,38 @@ def _image_record(
         mutual_information=compared.start.mutual_information,
         num_starts=compared.start.num_starts,
         decimation=noise.decimation,
-        mismatch=_mismatch(fit, noise),
+        mismatch=_share_of_mismatch(mismatch),
+        mismatch_map=mismatch,
+        is_prior_chosen=compared.is_prior_chosen,
         num_draws=len(posterior.draws),
         monte_carlo_error=posterior.monte_carlo_error,
     )
 
 
-def _mismatch(fit: ImageFit, noise: ImageNoise) -> float:
+def _mismatch_map(fit: ImageFit, noise: ImageNoise) -> Image:
+    """How much larger the noise is around the voxels of the last level than where it is least."""
+    level = fit.search.level
+    is_compared = fit.state.compared.counts > 0
+    least = noise.variance[is_compared].min(axis=0)
+    ratio = np.sqrt(noise.variance / least).max(axis=1)
+    seen = np.where(is_compared, ratio, np.nan).astype(np.float32)
+    places = level.view.places
+    shape = tuple(len(along) for along in places)
+    return Image(seen.reshape(shape), _affine_of_places(places, level.view.lattice.affine))
+
+
+def _affine_of_places(places: Sequence[np.ndarray], affine: np.ndarray) -> np.ndarray:
+    """From numbers of equally spaced voxels along each axis to the world."""
+    steps = [along[1] - along[0] if len(along) > 1 else 1.0 for along in places]
+    to_voxels = np.diag([*steps, 1.0])
+    to_voxels[:-1, -1] = [along[0] for along in places]
+    return affine @ to_voxels
+
+
+def _share_of_mismatch(mismatch: Image) -> float:
     """The share of the compared voxels around which the images do not match."""
-    counts = fit.state.compared.counts > 0
-    variance = noise.variance[counts]
-    least = variance.min(axis=0)
-    return float(np.mean(np.any(variance > MISMATCH**2 * least, axis=1)))
+    known = mismatch.data[np.isfinite(mismatch.data)]
+    return float(np.mean(known > MISMATCH))
 
 
 def _record(

@@ -16,7 +16,7 @@ import numpy as np
 
 import kunita.kernels
 from kunita import image_posterior, image_record, posterior, record
-from kunita.data.image import Grid
+from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks, NoLandmarks
 from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
@@ -39,6 +39,7 @@ KINDS: tuple[type, ...] = (
     Landmarks,
     NoLandmarks,
     Grid,
+    Image,
     image_posterior.ImagePosterior,
     image_record.ImageRecord,
     VelocityGrid,
