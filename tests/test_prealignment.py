@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from kunita.data.image import Grid, Image
-from kunita.errors import ArgumentError, FileError, ImageError, KunitaWarning
-from kunita.io.transform_files import write_transform
-from kunita.outputs.transforms import CompositeTransform
-from kunita.prealignment import linear_part, overlap, prealign
+from kunita.data.image import Image
+from kunita.errors import ArgumentError, ImageError, KunitaWarning
+from kunita.prealignment.align import prealign
+from kunita.prealignment.overlap import overlap
 
 RADIUS = 36.0
 """Of the generated object, mm."""
@@ -327,84 +326,3 @@ def test_the_overlap_of_large_images_is_measured_at_some_of_their_voxels():
     cube = Image(np.zeros((128, 128, 128), np.uint8), np.eye(4))
     shifted = motion(np.eye(3), [0.0, 32.0, 0.0])
     assert overlap(cube, cube, shifted) == pytest.approx(0.75, abs=0.004)
-
-
-# -------------------------------------------------------------------------------- ITK transforms
-
-SOME = {
-    2: motion([[1.1, 0.2], [-0.1, 0.9]], [5.0, -7.0]),
-    3: motion([[1.1, 0.2, 0.0], [-0.1, 0.9, 0.3], [0.05, 0.0, 1.2]], [5.0, -7.0, 11.0]),
-}
-FLIPS = {2: np.ones(2), 3: np.array([-1.0, -1.0, 1.0])}
-
-
-def affine_transform(d):
-    transform = sitk.AffineTransform(d)
-    transform.SetCenter([3.0] * d)
-    transform.SetMatrix(SOME[d][:d, :d].ravel())
-    transform.SetTranslation(SOME[d][:d, d])
-    return transform
-
-
-def displacement_field(d):
-    vectors = sitk.Image([5] * d, sitk.sitkVectorFloat64, d)
-    return sitk.DisplacementFieldTransform(vectors + 1.0)
-
-
-def assert_inverts(path, transform, d):
-    """What the file takes from fixed to moving is taken back, in the world of memory."""
-    fixed = np.random.default_rng(0).uniform(-50, 50, (6, d))
-    moving = np.array([transform.TransformPoint(FLIPS[d] * point) for point in fixed]) * FLIPS[d]
-    np.testing.assert_allclose(apply(linear_part(path), moving), fixed, atol=1e-9)
-
-
-@pytest.mark.parametrize("suffix", [".mat", ".txt", ".tfm", ".h5"])
-@pytest.mark.parametrize("d", [2, 3])
-def test_a_linear_transform_is_read_as_its_inverse_in_our_world(d, suffix, tmp_path):
-    path = tmp_path / f"xfm{suffix}"
-    sitk.WriteTransform(affine_transform(d), str(path))
-    assert_inverts(path, affine_transform(d), d)
-
-
-def test_a_composite_of_linear_transforms_is_multiplied_out(tmp_path):
-    inner = sitk.CompositeTransform([affine_transform(3), sitk.Euler3DTransform((1, 2, 3), 0.3)])
-    whole = sitk.CompositeTransform([sitk.TranslationTransform(3, (4, 5, 6)), inner])
-    path = tmp_path / "xfm.tfm"
-    whole.FlattenTransform()
-    sitk.WriteTransform(whole, str(path))
-    assert_inverts(path, whole, 3)
-
-
-@pytest.mark.parametrize("d", [2, 3])
-def test_of_our_own_transform_the_alignment_is_read(d, tmp_path):
-    grid = Grid((4,) * d, np.eye(d + 1))
-    vectors = np.random.default_rng(0).normal(size=(*grid.shape, d))
-    path = tmp_path / "forward_xfm.h5"
-    write_transform(path, CompositeTransform(SOME[d], grid, vectors, 0.0))
-    np.testing.assert_allclose(linear_part(path), np.linalg.inv(SOME[d]), atol=1e-9)
-
-
-def test_a_file_without_a_linear_part_is_refused(tmp_path):
-    path = tmp_path / "field.h5"
-    sitk.WriteTransform(displacement_field(3), str(path))
-    with pytest.raises(FileError, match="field.h5: expected a linear transform"):
-        linear_part(path)
-
-
-@pytest.mark.parametrize("name", ["absent.tfm", "text.tfm", "broken.h5", "other.png"])
-def test_what_is_no_transform_is_refused_in_one_line(name, tmp_path, capfd):
-    path = tmp_path / name
-    if name != "absent.tfm":
-        path.write_text("not a transform\n")
-    with pytest.raises(FileError, match=name) as refusal:
-        linear_part(path)
-    assert "\n" not in str(refusal.value)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_singular_transform_is_refused(tmp_path):
-    path = tmp_path / "flat.tfm"
-    text = "#Insight Transform File V1.0\n#Transform 0\nTransform: AffineTransform_double_2_2\n"
-    path.write_text(f"{text}Parameters: 1 1 1 1 0 0\nFixedParameters: 0 0\n")
-    with pytest.raises(FileError, match="has an inverse"):
-        linear_part(path)

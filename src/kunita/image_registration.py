@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from kunita import checks, image_checks, prealignment
+from kunita import checks, image_checks
 from kunita.checks import NoisyPairs, Setting
 from kunita.data.image import Image
 from kunita.data.landmarks import NoLandmarks, match
@@ -27,6 +27,8 @@ from kunita.inference.trend import Alignment, determined_trend
 from kunita.jaxrun.doors import on_one_blas_thread
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide
+from kunita.prealignment.align import Prealignment, prealign
+from kunita.prealignment.overlap import overlap as overlap_of
 from kunita.prior import Prior
 from kunita.record import Registration
 
@@ -189,13 +191,21 @@ def register_images(
 
 
 def _checked_overlap(sides: Sides, matrix: np.ndarray) -> float:
-    """How much of the moving image lies inside the fixed one; too little is refused."""
-    counts = Image(sides.moving_side.mask.astype(np.uint8), sides.moving.affine)
-    overlap = prealignment.overlap(sides.moving, sides.fixed, matrix, counts, None)
+    """How much of what counts of the moving image meets what counts of the fixed one.
+
+    Too little is refused.
+    """
+    overlap = overlap_of(
+        sides.moving,
+        sides.fixed,
+        matrix,
+        Image(sides.moving_side.mask.astype(np.uint8), sides.moving.affine),
+        Image(sides.fixed_side.mask.astype(np.uint8), sides.fixed.affine),
+    )
     if overlap < image_checks.LEAST_OVERLAP:
         raise ImageError(
             f"images: after the alignment only {100 * overlap:.0f} % of the moving image lie "
-            "inside the fixed one; check their frames, or give init"
+            "inside the fixed one and its mask; check their frames, or give init"
         )
     return overlap
 
@@ -203,19 +213,21 @@ def _checked_overlap(sides: Sides, matrix: np.ndarray) -> float:
 # -------------------------------------------------------------------------------------- beginning
 
 
-def _start(sides: Sides, setting: ImageSetting) -> prealignment.Prealignment:
+def _start(sides: Sides, setting: ImageSetting) -> Prealignment:
     """From moving to fixed space: what was given, or what the intensities say."""
     if setting.init is None:
-        return prealignment.prealign(sides.moving, sides.fixed, setting.align, seed=setting.key)
+        return prealign(sides.moving, sides.fixed, setting.align, seed=setting.key)
     matrix = setting.init
     if not isinstance(matrix, np.ndarray):
-        matrix = prealignment.linear_part(setting.init)
+        from kunita.io.linear_transforms import read_linear_part
+
+        matrix = read_linear_part(setting.init)
     if len(matrix) != sides.dimension + 1:
         raise ImageError(
             f"init: expected a transform of {sides.dimension}-D images, found one of "
             f"{len(matrix) - 1}-D"
         )
-    return prealignment.Prealignment(matrix, float("nan"), 0, 0.0)
+    return Prealignment(matrix, float("nan"), 0, 0.0)
 
 
 def _task(
@@ -371,7 +383,7 @@ class Comparing:
 
     sides: Sides
     metric: str
-    start: prealignment.Prealignment
+    start: Prealignment
     overlap: float
     is_prior_chosen: bool
 
