@@ -147,6 +147,19 @@ def at_points(fields: Anatomy, points: np.ndarray) -> Anatomy:
     )
 
 
+def smoothly_at(fields: Anatomy, points: np.ndarray) -> Anatomy:
+    """The anatomy at any (…, 3) points by the cubic B-spline of `on_grid`, whose coefficients the
+    fields are.
+    """
+    index = np.moveaxis(LATTICE.index(points), -1, 0).astype(np.float32)
+    return _each(
+        fields,
+        lambda field: ndimage.map_coordinates(
+            field, index, order=3, prefilter=False, mode="nearest"
+        ),
+    )
+
+
 def on_grid(fields: Anatomy, grid: Grid) -> Anatomy:
     """The anatomy on a grid whose axes are those of `LATTICE`: cubic splines, one axis after the
     other.

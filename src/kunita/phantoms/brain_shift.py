@@ -26,6 +26,10 @@ EDGE = 6.0
 noisiest."""
 
 
+SLAB = 16
+"""Slices that are made together: the anatomy of a whole grid is large."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deformation:
     """A diffeomorphism known to machine precision: the flow of a smooth steady velocity, then a
@@ -197,7 +201,7 @@ def brain_shift(
     if not 0.5 <= spacing <= 8:
         raise ArgumentError(f"spacing: expected between 0.5 and 8 mm, found {spacing}")
     brain = marked_brain(key, shift_mm, num_landmarks)
-    moving_image, labels = _mri(brain.head, key, spacing)
+    moving_image, labels = mri(brain.head, key, spacing)
     ultrasound = _ultrasound(brain.head, brain.truth, brain.fan, key, 0.7 * spacing)
     return BrainShift(
         moving_image,
@@ -222,7 +226,7 @@ def marked_brain(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30) -
     if num_landmarks < 1:
         raise ArgumentError(f"num_landmarks: expected at least one, found {num_landmarks}")
     head = brain.anatomy(key)
-    truth = _deformation(key, shift_mm)
+    truth = deformation(key, shift_mm)
     fan = _fan(truth)
     names, true_moving = _places(head, truth, fan, key, num_landmarks)
     true_fixed = truth.forward(true_moving)
@@ -230,7 +234,8 @@ def marked_brain(key: int = 0, shift_mm: float = 8.0, num_landmarks: int = 30) -
     return MarkedBrain(moving, fixed, true_moving, true_fixed, truth, fan, head)
 
 
-def _deformation(key: int, shift_mm: float) -> Deformation:
+def deformation(key: int, shift_mm: float) -> Deformation:
+    """The truth of this key: how the brain sinks, and how the head is turned."""
     rng = np.random.default_rng([key, 2])
     centres = TUMOUR_CENTRE + rng.uniform(-45, 45, (5, 3)) - 20 * APPROACH
     pushes = rng.standard_normal((5, 3)) * 0.08 * shift_mm
@@ -261,34 +266,69 @@ def _fan(truth: Deformation) -> Fan:
 # --- images -------------------------------------------------------------------------------------------------------
 
 
-def _mri(head: Anatomy, key: int, spacing: float) -> tuple[Image, Image]:
-    """T1-weighted image and tumour label: slab by slab, as the anatomy at full resolution is large."""
+def mri(head: Anatomy, key: int, spacing: float) -> tuple[Image, Image]:
+    """T1-weighted image and tumour label."""
     rng = np.random.default_rng([key, 3])
+    grid = _mri_grid(spacing)
+    signal, label = _painted(head, grid)
+    seen = ndimage.gaussian_filter(signal, 0.5) * _bias(grid.shape, rng)
+    return Image(scanned(seen, rng), grid.affine), Image(label, grid.affine)
+
+
+def _mri_grid(spacing: float) -> Grid:
+    """The whole head."""
     extent = np.array([176.0, 208.0, 176.0])
     shape = tuple(int(n) for n in np.round(extent / spacing))
-    first = LATTICE.affine[:3, 3] + (extent - spacing * (np.array(shape) - 1)) / 2
     affine = np.diag([spacing, spacing, spacing, 1.0])
-    affine[:3, 3] = first
-    signal, label = np.empty(shape, np.float32), np.empty(shape, np.uint8)
-    for i in range(0, shape[0], 16):
-        slab = affine.copy()
-        slab[0, 3] += i * spacing
-        part = brain.on_grid(head, Grid((min(16, shape[0] - i), *shape[1:]), slab))
-        signal[i : i + 16] = brain.t1(part)
-        label[i : i + 16] = (part.tumour > 0) & (part.hull > 0)
-    signal = ndimage.gaussian_filter(signal, 0.5) * _bias(shape, rng)
-    real, imaginary = (0.018 * rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
-    data = np.round(700 * np.hypot(signal + real, imaginary)).astype(np.int16)
-    return Image(data, affine), Image(label, affine)
+    affine[:3, 3] = LATTICE.affine[:3, 3] + (extent - spacing * (np.array(shape) - 1)) / 2
+    return Grid(shape, affine)
 
 
-def _bias(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """How a coil sees some places brighter than others."""
+def _painted(head: Anatomy, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """The signal of T1 and where the tumour is."""
+    signal = np.empty(grid.shape, np.float32)
+    label = np.empty(grid.shape, np.uint8)
+    for first in range(0, grid.shape[0], SLAB):
+        part = brain.on_grid(head, slab(grid, first))
+        signal[first : first + SLAB] = brain.t1(part)
+        label[first : first + SLAB] = (part.tumour > 0) & (part.hull > 0)
+    return signal, label
+
+
+def slab(grid: Grid, first: int) -> Grid:
+    """`SLAB` slices of a grid along its first axis."""
+    count = min(SLAB, grid.shape[0] - first)
+    affine = grid.affine.copy()
+    affine[:3, 3] += first * grid.affine[:3, 0]
+    return Grid((count, *grid.shape[1:]), affine)
+
+
+def scanned(
+    signal: np.ndarray, rng: np.random.Generator, noise: float = 0.018, gain: float = 700.0
+) -> np.ndarray:
+    """What a scanner stores of a signal: the magnitude of a complex number, both parts noisy."""
+    real = noise * rng.standard_normal(signal.shape, dtype=np.float32)
+    imaginary = noise * rng.standard_normal(signal.shape, dtype=np.float32)
+    return np.round(gain * np.hypot(signal + real, imaginary)).astype(np.int16)
+
+
+def coil(shape: tuple[int, ...], slopes: np.ndarray, bowl: float = 0.05) -> np.ndarray:
+    """How a coil sees some places brighter than others.
+
+    Args:
+        shape: of the image.
+        slopes: (3,) change of the logarithm from the middle to the border along each axis.
+        bowl: by how much borders are brighter than the middle, in the same unit.
+    """
     x, y, z = np.meshgrid(
         *(np.linspace(-1, 1, n, dtype=np.float32) for n in shape), indexing="ij", sparse=True
     )
-    a, b, c = rng.uniform(-0.06, 0.06, 3).astype(np.float32)
-    return np.exp(a * x + b * y + c * z + 0.05 * (x**2 + y**2 + z**2) - 0.05)
+    a, b, c = slopes.astype(np.float32)
+    return np.exp(a * x + b * y + c * z + bowl * (x**2 + y**2 + z**2) - bowl)
+
+
+def _bias(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    return coil(shape, rng.uniform(-0.06, 0.06, 3))
 
 
 def _ultrasound(head: Anatomy, truth: Deformation, fan: Fan, key: int, spacing: float) -> Image:
@@ -306,7 +346,7 @@ def _ultrasound(head: Anatomy, truth: Deformation, fan: Fan, key: int, spacing: 
     lines = [np.linspace(-h, h, n) for h, n in zip((sideways, across), counts[:2], strict=True)]
     lines.append(np.linspace(fan.near, fan.far, counts[2]))
     beams = np.stack(np.meshgrid(*lines, indexing="ij"), -1)
-    decibel = brain.echo(brain.at_points(head, _moving_points(fan.points(beams), truth)))
+    decibel = brain.echo(brain.at_points(head, moving_points(fan.points(beams), truth)))
     grey = _speckle(decibel, beams[..., 2] - fan.near, step, rng)
     grid = _fan_grid(fan, spacing)
     points = brain.nodes(grid)
@@ -319,7 +359,7 @@ def _ultrasound(head: Anatomy, truth: Deformation, fan: Fan, key: int, spacing: 
     )
 
 
-def _moving_points(points: np.ndarray, truth: Deformation) -> np.ndarray:
+def moving_points(points: np.ndarray, truth: Deformation) -> np.ndarray:
     """`truth.inverse`, read from a lattice of 5 mm: good to a tenth of a voxel for millions of
     points.
     """
