@@ -8,12 +8,13 @@ there gives one label, and no doubt. There are two ways to probabilities:
 - Draws from the posterior: each draw looks the labels up with a fixed small blur, for the voxels at
   a boundary that hold two tissues, and the probability is the mean over the draws.
 
-With x = φ⁻¹(y) for a voxel y, J the Jacobian of the map φ from moving to fixed space at x, and u(x)
-a draw of the deviation with which x arrives, the map of that draw takes x + J⁻¹(…) to y where
+Let φ be the mean map from moving to fixed space, x = φ⁻¹(y) where a voxel y comes from, and J the
+Jacobian of φ at x. In draw s, points near x arrive at φ(·) + u_s(·). So y comes, to first order in
+u, from
 
-    x_s = x − J⁻¹ u_s(x),    u_s(x) = sample_s(x) − φ(x),
+    x_s = x − J⁻¹ u_s(x),    u_s(x) = sample_s(x) − φ(x).
 
-to first order in u. This is the same approximation as that of `posterior.inverse`.
+This is the same approximation as that of `posterior.inverse`.
 
 Scores, over the voxels of the brain (where the fixed slice is positive, and one voxel around it):
 
