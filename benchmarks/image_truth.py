@@ -174,8 +174,8 @@ def report(condition: str, kernel: str, judged: list[Judged], landmarks: int) ->
     shares = ", ".join(f"{mean:.1f} ± {se:.1f}" for mean, se in zip(means, spread, strict=True))
     print(
         f"== {condition}, kernel {kernel}{beside(landmarks) or ','} {count} pairs: "
-        f"error median {np.median(errors):.3f}, worst {errors.max():.3f} px, {np.sum(errors <= 0.3)} within 0.3 px; 50/80/95 % regions "
-        f"hold {shares} %; {said}, {false}; median "
+        f"error median {np.median(errors):.3f}, worst {errors.max():.3f} px, "
+        f"{np.sum(errors <= 0.3)} within 0.3 px; 50/80/95 % regions hold {shares} %; {said}, {false}; median "
         f"{np.median([one.seconds for one in judged]):.1f} CPU s",
         flush=True,
     )
