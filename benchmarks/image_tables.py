@@ -17,6 +17,8 @@ def shown(value: float | str) -> str:
 
 def with_error(values: np.ndarray, digits: int = 3) -> str:
     """The mean of independent values and its standard error."""
+    if not len(values):
+        return "–"
     mean = float(np.mean(values))
     if len(values) < 2:
         return f"{mean:.{digits}f}"
@@ -26,7 +28,7 @@ def with_error(values: np.ndarray, digits: int = 3) -> str:
 def difference(values: np.ndarray, digits: int = 3) -> str:
     """The same with a sign, for paired differences."""
     text = with_error(values, digits)
-    return text if text.startswith("-") else f"+{text}"
+    return text if text[0] in "-–" else f"+{text}"
 
 
 def standard_error(values: np.ndarray) -> float:
