@@ -14,6 +14,12 @@ from kunita.observations.features import METRICS
 from kunita.observations.image_pair import ImageSide
 from kunita.prior import Prior
 
+DEFAULT_METRIC = "lncc"
+"""Neither a bias field nor another scale of intensities matters to it."""
+
+DEFAULT_KEY = 0
+"""Of the random numbers."""
+
 LEAST_OVERLAP = 0.2
 """The least share of the moving image that must lie inside the fixed one."""
 
@@ -44,6 +50,7 @@ class ImageSetting:
         init: (d + 1, d + 1) from moving to fixed space, or the path of an ITK transform; None to
             search.
         key: of the random numbers.
+        quick: whether a first look will do.
     """
 
     scales: tuple[tuple[float, float], ...] | None
@@ -51,6 +58,7 @@ class ImageSetting:
     align: str
     init: Any
     key: int
+    quick: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,9 +69,27 @@ class GivenImages:
     fixed: Any
     moving_mask: Any = None
     fixed_mask: Any = None
-    metric: Any = "lncc"
+    metric: Any = None
     init: Any = None
-    key: Any = 0
+    key: Any = None
+    quick: Any = False
+
+    def refuse_without_images(self) -> None:
+        """Refuse what says how images are registered, where there are none."""
+        asked = {
+            "metric": self.metric is not None,
+            "moving_mask": self.moving_mask is not None,
+            "fixed_mask": self.fixed_mask is not None,
+            "init": self.init is not None,
+            "key": self.key is not None,
+            "quick": bool(self.quick),
+        }
+        for name, is_given in asked.items():
+            if is_given:
+                raise ArgumentError(
+                    f"{name}: is for images that drive the fit, and there are none; give "
+                    "moving_image and fixed_image too, or leave it out"
+                )
 
 
 def check_image_setting(
@@ -79,8 +105,8 @@ def check_image_setting(
     scale_noise: bool = False,
 ) -> ImageSetting:
     """The setting that the arguments of `register` ask for."""
-    metric = images.metric
-    key = images.key
+    metric = DEFAULT_METRIC if images.metric is None else images.metric
+    key = DEFAULT_KEY if images.key is None else images.key
     if metric not in METRICS:
         raise ArgumentError(f"metric: expected one of {', '.join(METRICS)}, found {metric!r}")
     if model != "endpoint":
@@ -90,8 +116,10 @@ def check_image_setting(
             "robust, scale_noise: these are for landmarks alone; the noise of images is "
             "robust anyway"
         )
-    if not isinstance(key, int | np.integer):
-        raise ArgumentError(f"key: expected an integer, found {key!r}")
+    if not isinstance(key, int | np.integer) or isinstance(key, bool) or key < 0:
+        raise ArgumentError(f"key: expected zero or a positive whole number, found {key!r}")
+    if not isinstance(images.quick, bool | np.bool_):
+        raise ArgumentError(f"quick: expected True or False, found {images.quick!r}")
     if prior is not None:
         kernel = prior.kernel
         align = align or prior.align
@@ -101,6 +129,7 @@ def check_image_setting(
         align=trend.check_kind(align or "rigid"),
         init=_check_init(images.init),
         key=int(key),
+        quick=bool(images.quick),
     )
 
 

@@ -27,6 +27,7 @@ class ImageRecord:
         is_prior_chosen: whether the evidence chose the kernel, which else was given.
         num_draws: from the posterior.
         monte_carlo_error: the relative standard error of a radius from these draws.
+        is_first_look: whether the finest level was left out, to be quick.
     """
 
     metric: str
@@ -42,3 +43,23 @@ class ImageRecord:
     is_prior_chosen: bool
     num_draws: int
     monte_carlo_error: float
+    is_first_look: bool = False
+
+    @property
+    def unit(self) -> str:
+        """Of all lengths: "mm", or "pixel" where planes do not say how large their pixels are."""
+        return unit_of(self.moving_grid.affine, self.fixed_grid.affine)
+
+
+def unit_of(moving: np.ndarray, fixed: np.ndarray) -> str:
+    """Of lengths between two images: "pixel" if both are planes whose pixels have the length one.
+
+    Args:
+        moving, fixed: (d + 1, d + 1) affines of the images.
+    """
+    for affine in (moving, fixed):
+        d = len(affine) - 1
+        spacing = np.linalg.norm(affine[:d, :d], axis=0)
+        if d == 3 or not np.allclose(spacing, 1.0):
+            return "mm"
+    return "pixel"

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from kunita import checks, image_checks
+from kunita import checks, image_checks, image_record
 from kunita.checks import NoisyPairs, Setting
 from kunita.data.image import Image
 from kunita.data.landmarks import NoLandmarks, match
@@ -35,6 +35,9 @@ from kunita.record import Registration
 DRAWS = {2: 256, 3: 72}
 """Draws from the posterior, by dimension: the standard error of a radius is below 5 per cent."""
 
+QUICK_DRAWS = {2: 64, 3: 24}
+"""Draws of a first look: the standard error of a radius is 6 to 10 per cent."""
+
 LONG = 0.2
 SHORT = 0.08
 """Length scales that the search for a prior starts from, over the extent of the image."""
@@ -51,6 +54,9 @@ MISMATCH = 2.0
 NODES_APART = 1.2
 """The shortest length scale that a lattice can tell, over the distance of its nodes."""
 
+USUAL_ITERATIONS = 8
+"""That a level takes, for the time that is left: on the pairs of `kunita demo --images` 3 to 9."""
+
 WORTH_A_SCALE = 5.0
 """The gain in log evidence from which on a second scale is taken."""
 
@@ -58,7 +64,13 @@ MOST_EVIDENCE_NODES = {2: 400, 3: 450}
 """Nodes of the lattice on which priors are compared, by dimension."""
 
 Listener = Callable[[str, float], None]
-"""Told what is done, and how much of it."""
+"""Told what is done, the stage before a colon, and how much of that stage."""
+
+ALIGNING = "aligning the images"
+CHOOSING = "choosing the prior"
+FITTING = "fitting"
+DRAWING = "drawing from the posterior"
+"""The stages of a registration."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -167,25 +179,25 @@ def register_images(
         listener: is told what is done.
     """
     began = time.perf_counter()
+    listener(ALIGNING, 0.0)
     start = _start(sides, setting)
     overlap = _checked_overlap(sides, start.matrix)
     task = _task(sides, setting, start.matrix, marked)
-    scales = setting.scales
-    if scales is None:
-        listener("choosing the prior", 0.0)
-        scales = _choose_scales(task)
-    fit = _fit(task, scales, listener)
+    scales = _scales(task, setting, listener)
+    options = _options(task.pair, is_quick=setting.quick)
+    fit = fit_images(task, scales, options, _fit_listener(task.pair, options, listener))
     noise = fit.search.noise_model(fit.state.compared)
-    listener("drawing from the posterior", 0.0)
-    posterior = _posterior(task, fit, noise, scales).with_draws(DRAWS[sides.dimension], setting.key)
-    is_chosen = setting.scales is None
-    compared = Comparing(sides, setting.metric, start, overlap, is_chosen)
+    listener(DRAWING, 0.0)
+    num_draws = (QUICK_DRAWS if setting.quick else DRAWS)[sides.dimension]
+    posterior = _posterior(task, fit, noise, scales).with_draws(num_draws, setting.key)
+    is_chosen = setting.scales is None and not setting.quick
+    compared = Comparing(sides, setting, start, overlap, is_chosen)
     images = _image_record(compared, fit, noise, posterior)
     reg = _record(task, fit, noise, posterior, setting, marked)
     return dataclasses.replace(
         reg,
         images=images,
-        warnings=tuple(_remarks(reg.outcome, images)),
+        warnings=(*_first_look_remarks(setting, images), *_remarks(reg.outcome, images)),
         seconds=time.perf_counter() - began,
     )
 
@@ -245,25 +257,32 @@ def _task(
     return ImageTask(pair, alignment, trend, _marks(marked, origin, matrix, d))
 
 
-def _options(pair: ImagePair) -> ImageFitOptions:
-    """How a pair is fitted."""
+def _options(pair: ImagePair, *, is_quick: bool = False) -> ImageFitOptions:
+    """How a pair is fitted; a first look leaves out the finest level, if there are others."""
     shortest = float(np.min(pair.edges)) / pair.voxel
     levels = image_fit.standard_levels(pair.moving.dimension, int(shortest))
+    if is_quick and len(levels) > 1:
+        levels = levels[:-1]
     return image_fit.standard_options(pair.moving.dimension, levels)
 
 
-def _fit(task: ImageTask, scales: Scales, listener: Listener) -> ImageFit:
-    """Fit with a prior, and say how far it is."""
-    options = _options(task.pair)
-    counts = [level.iterations for level in options.levels]
-    before = np.cumsum([0, *counts])
+def _fit_listener(
+    pair: ImagePair, options: ImageFitOptions, listener: Listener
+) -> Callable[[ImageProgress], None]:
+    """Turns the log of a fit into what is done, and how much of it."""
+    widths = np.array([level.smoothing.width for level in options.levels])
+    shares = 1 / widths  # finer levels take longer
+    before = np.cumsum([0, *shares]) / shares.sum()
+    unit = image_record.unit_of(pair.moving.affine, pair.fixed.affine)
 
     def note(line: ImageProgress) -> None:
-        done = (before[line.level] + line.iteration + 1) / before[-1]
-        what = f"level {line.level + 1} of {len(counts)}, move {line.move_mm:.2g}"
-        listener(f"fitting: {what}", float(done))
+        level = options.levels[line.level]
+        within = min((line.iteration + 1) / min(level.iterations, USUAL_ITERATIONS), 1.0)
+        done = before[line.level] + within * (before[line.level + 1] - before[line.level])
+        place = f"level {line.level + 1} of {len(widths)}, iteration {line.iteration + 1}"
+        listener(f"{FITTING}: {place}, mean move {line.move_mm:.2g} {unit}", float(done))
 
-    return fit_images(task, scales, options, note)
+    return note
 
 
 def _middle(image: Image) -> np.ndarray:
@@ -299,6 +318,21 @@ def _precision(marked: NoisyPairs, row: int, noise: np.ndarray) -> np.ndarray:
 
 
 # ------------------------------------------------------------------------------------- the prior
+
+
+def _scales(task: ImageTask, setting: ImageSetting, listener: Listener) -> Scales:
+    """The prior: what was given; for a first look one scale for images of this size; or the best.
+
+    A first look takes the longer scale that the search starts from, a fifth of the image: it
+    reaches most anatomical motion, and its lattice is small.
+    """
+    if setting.scales is not None:
+        return setting.scales
+    if setting.quick:
+        length = LONG * task.pair.extent
+        return ((STEEP * length, length),)
+    listener(CHOOSING, 0.0)
+    return _choose_scales(task)
 
 
 def _choose_scales(task: ImageTask) -> Scales:
@@ -375,14 +409,14 @@ class Comparing:
 
     Args:
         sides: the images.
-        metric: how intensities are compared.
+        setting: what was asked for.
         start: the alignment that the search starts from.
         overlap: the share of the moving image inside the fixed one then.
         is_prior_chosen: whether the evidence chose the kernel.
     """
 
     sides: Sides
-    metric: str
+    setting: ImageSetting
     start: Prealignment
     overlap: float
     is_prior_chosen: bool
@@ -397,7 +431,7 @@ def _image_record(
     assert posterior.draws is not None
     mismatch = _mismatch_map(fit, noise)
     return ImageRecord(
-        metric=compared.metric,
+        metric=compared.setting.metric,
         moving_grid=compared.sides.moving.grid,
         fixed_grid=compared.sides.fixed.grid,
         mask=compared.sides.moving_side.mask,
@@ -410,6 +444,7 @@ def _image_record(
         is_prior_chosen=compared.is_prior_chosen,
         num_draws=len(posterior.draws),
         monte_carlo_error=posterior.monte_carlo_error,
+        is_first_look=compared.setting.quick,
     )
 
 
@@ -493,6 +528,21 @@ def _outcome(pair: ImagePair, fit: ImageFit) -> Outcome:
     last = fit.history[-1]
     is_still = last.move_mm <= UNSETTLED * pair.voxel
     return Outcome.CONVERGED if is_still else Outcome.IMAGES_UNSETTLED
+
+
+def _first_look_remarks(setting: ImageSetting, images: ImageRecord) -> Iterator[str]:
+    """What a first look leaves out."""
+    if not setting.quick:
+        return
+    if setting.scales is None:
+        prior = "the prior is a default, not chosen by the evidence"
+    else:
+        prior = "the prior is the given one"
+    yield (
+        "this is a first look (quick): the finest level was left out unless it is the only one, "
+        f"{prior}, and radii from {images.num_draws} draws have a Monte Carlo error of "
+        f"{100 * images.monte_carlo_error:.0f} %; register without quick before you rely on it"
+    )
 
 
 def _remarks(outcome: Outcome, images: ImageRecord) -> Iterator[str]:

@@ -37,11 +37,12 @@ def register(
     robust: bool = False,
     moving_image: Any = None,
     fixed_image: Any = None,
-    metric: str = "lncc",
+    metric: str | None = None,
     moving_mask: Any = None,
     fixed_mask: Any = None,
     init: Any = None,
-    key: int = 0,
+    key: int | None = None,
+    quick: bool = False,
 ) -> Registration:
     """Find the deformation that takes the moving landmarks to the fixed ones, and its uncertainty.
 
@@ -75,12 +76,14 @@ def register(
         moving_image, fixed_image: `Image`s that drive the fit. A volume of one
             slice is taken as a plane, colours as their luminance.
         metric: "lncc" compares how intensities stand out from their surroundings,
-            "ssd" the intensities themselves, "both" both.
+            "ssd" the intensities themselves, "both" both. Default: "lncc".
         moving_mask, fixed_mask: images that are positive where theirs count.
         init: where the alignment of images starts: the path of an ITK transform in
             the direction of `forward_xfm`, or a matrix from moving to fixed space.
             Default: a search by mutual information.
-        key: of the random numbers for images.
+        key: of the random numbers for images. Default: 0.
+        quick: whether a first look at images will do: the finest level is left out,
+            the prior is a default unless it is given, and there are fewer draws.
     """
     asked: dict[str, Any] = {
         "kernel": kernel,
@@ -92,9 +95,19 @@ def register(
         "scale_noise": scale_noise,
         "robust": robust,
     }
+    images = GivenImages(
+        moving=moving_image,
+        fixed=fixed_image,
+        moving_mask=moving_mask,
+        fixed_mask=fixed_mask,
+        metric=metric,
+        init=init,
+        key=key,
+        quick=quick,
+    )
     if moving_image is not None or fixed_image is not None:
-        images = GivenImages(moving_image, fixed_image, moving_mask, fixed_mask, metric, init, key)
         return register_with_images(moving, fixed, images, noise=noise, **asked)
+    images.refuse_without_images()
     return _register_landmarks(moving, fixed, noise, checks.check_setting(**asked), prior)
 
 
