@@ -23,7 +23,8 @@ marked); 1 a bug.
 
   kunita demo                                               a complete example on generated data
   kunita register mri.mrk.json us.mrk.json --out result     two landmark files
-  kunita register case.tag --out result --moving-image mri.nii.gz --fixed-image us.nii.gz"""
+  kunita register case.tag --out result --moving-image mri.nii.gz --fixed-image us.nii.gz
+  kunita register --from-images before.nii.gz after.nii.gz --out result"""
 
 FRAMES = ("RAS", "LPS", "IMAGE")
 ALIGNMENTS = ("none", "translation", "rigid", "similarity", "affine")
@@ -90,7 +91,11 @@ def _demo(commands: argparse._SubParsersAction) -> None:
         "demo",
         "run the main job end to end on generated data",
         "\nMakes a brain-shift case (an MRI, an intra-operative ultrasound, 30 landmarks, a tumour) as the files a\n"
-        "user would have, registers it, and compares with the known truth.",
+        "user would have, registers it, and compares with the known truth. With --images: two MRIs, before and after\n"
+        "the brain sank, and no landmarks.",
+    )
+    command.add_argument(
+        "--images", action="store_true", help="register two MRIs by their intensities"
     )
     command.add_argument(
         "--out",
@@ -110,9 +115,11 @@ def _register(commands: argparse._SubParsersAction) -> None:
     command = _command(
         commands,
         "register",
-        "register moving landmarks to fixed ones",
+        "register moving landmarks to fixed ones, or a moving image to a fixed one",
         "\nLandmark files: Slicer .mrk.json and .fcsv, MNI .tag, CSV/TSV (own, ANTs, Slicer, BigWarp, BIRL), elastix\n"
-        "and transformix points, .tps, voxel text. One file with two volumes (a .tag) will do for both sides.",
+        "and transformix points, .tps, voxel text. One file with two volumes (a .tag) will do for both sides.\n"
+        "\nImages (NIfTI, NRRD, MetaImage, DICOM folders, pictures) drive the registration with --from-images, alone\n"
+        "or together with --landmarks. See docs/images.md.",
     )
     command.add_argument(
         "moving", type=Path, nargs="?", metavar="MOVING", help="landmarks in the moving space"
@@ -185,7 +192,9 @@ def _register(commands: argparse._SubParsersAction) -> None:
 
 def _driving(command: argparse.ArgumentParser) -> None:
     """Images that drive a registration."""
-    images = command.add_argument_group("images that drive the registration")
+    images = command.add_argument_group(
+        "images that drive the registration (the other options here need --from-images)"
+    )
     images.add_argument(
         "--from-images",
         type=Path,
@@ -199,8 +208,8 @@ def _driving(command: argparse.ArgumentParser) -> None:
     images.add_argument(
         "--metric",
         choices=METRICS,
-        default="lncc",
-        help="lncc: how intensities stand out from their surroundings (default); ssd: intensities",
+        help="lncc: how intensities stand out from their surroundings (default); ssd: the intensities of one "
+        "scanner; both",
     )
     images.add_argument(
         "--moving-mask", type=Path, metavar="IMG", help="positive where the moving image counts"
@@ -215,7 +224,12 @@ def _driving(command: argparse.ArgumentParser) -> None:
         help="ITK transform to start from, in the direction of forward_xfm.h5",
     )
     images.add_argument(
-        "--seed", type=_seed, default=0, metavar="N", help="of the random numbers (default: 0)"
+        "--seed", type=_seed, metavar="N", help="of the random numbers (default: 0)"
+    )
+    images.add_argument(
+        "--quick",
+        action="store_true",
+        help="a first look: without the finest level, with a default prior and fewer draws",
     )
 
 

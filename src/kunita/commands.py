@@ -26,6 +26,7 @@ from kunita.inputs import (
     read_sides,
     read_targets,
     reference_grid,
+    refuse_image_options,
     tables,
     warn_of_the_other_space,
 )
@@ -330,6 +331,7 @@ def _request(args: Namespace, dimension: int) -> Any:
     from kunita.io.bids import bids_names
     from kunita.results import Request
 
+    refuse_image_options(args)
     if args.labels and not args.fixed_image:
         raise ArgumentError(
             "--labels: expected a --fixed-image too, on whose grid the probabilities are"

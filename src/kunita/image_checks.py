@@ -137,7 +137,13 @@ def _check_scales(
     kernel: Any, length_scale: float | None, amplitude: float | None
 ) -> tuple[tuple[float, float], ...] | None:
     """The scales of a Gaussian or of a sum of two, the longest first; None where none are given."""
-    if kernel in (None, "gaussian", Gaussian):
+    is_family = kernel in (None, "gaussian", Gaussian)
+    if not is_family and (length_scale is not None or amplitude is not None):
+        raise ArgumentError(
+            "length_scale, amplitude: the kernel or the prior that is given has its own; give one "
+            "of the two"
+        )
+    if is_family:
         if length_scale is None and amplitude is None:
             return None
         if length_scale is None or amplitude is None:

@@ -90,6 +90,30 @@ def _frames(args: Namespace) -> tuple[str | None, str | None]:
     return args.moving_frame or args.frame, args.fixed_frame or args.frame
 
 
+IMAGE_OPTIONS = (
+    "landmarks",
+    "metric",
+    "moving_mask",
+    "fixed_mask",
+    "init",
+    "seed",
+    "quick",
+)
+"""What `kunita register` takes together with --from-images only."""
+
+
+def refuse_image_options(args: Namespace) -> None:
+    """Refuse what says how images are registered, where landmarks alone drive the fit."""
+    for name in IMAGE_OPTIONS:
+        value = getattr(args, name, None)
+        if value is not None and value is not False:
+            option = f"--{name.replace('_', '-')}"
+            raise ArgumentError(
+                f"{option}: is for images that drive the fit; give them by --from-images MOVING "
+                "FIXED, or leave it out"
+            )
+
+
 def read_sides(args: Namespace) -> tuple[LandmarkTable, LandmarkTable]:
     """The moving and the fixed table: from two files, or from two volumes of one."""
     moving_frame, fixed_frame = _frames(args)

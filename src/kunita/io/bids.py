@@ -39,6 +39,11 @@ DESCRIPTIONS = {
         "Determinant of the Jacobian of moving to fixed, at the pre-image",
         "1",
     ),
+    "mismatch": (
+        "desc-regmismatch_map",
+        "Noise around a voxel over the least one: above two the images do not match",
+        "1",
+    ),
     "labels_probability": (
         "desc-labels_probseg",
         "Probability that a voxel belongs to the label",
