@@ -34,6 +34,7 @@ mm). Regions at landmarks are those of the posterior's covariance plus that nois
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -177,8 +178,12 @@ class Kept:
         partial.replace(self.path)
 
 
+@functools.cache
 def version() -> str:
-    """The commit of the package; a plus sign where its files have changed since."""
+    """The commit of the package; a plus sign where its files have changed since.
+
+    It is asked for first when a job begins, since this process goes on with what it imported then.
+    """
     git = ["git", "-C", str(PROJECT)]
     commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     changes = [*git, "status", "--porcelain", "--untracked-files=no", "src"]
@@ -679,6 +684,7 @@ def run(arguments: argparse.Namespace, folder: Path, home: Path) -> None:
     kept = Kept(image_report.file_of(folder, arguments.job, arguments.pairs), setting)
     if arguments.again:
         kept.path.unlink(missing_ok=True)
+    version()
     for name, record in JOBS[arguments.job](job, kept):
         kept.add(name, record)
         print(f"{arguments.job} {name}: {line_of(record)}", file=sys.stderr, flush=True)

@@ -19,6 +19,9 @@ from matplotlib.figure import Figure
 
 Record = dict[str, Any]
 
+LEAST_IN_BIN = 100
+"""Voxels; bins with fewer have no share to speak of, and are not drawn."""
+
 LUNG_PEERS = {"elastix": "lung-elastix", "SyN-MI": "lung-syn-mi"}
 HISTOLOGY_PEERS = {"SyN": "histology-syn", "elastix": "histology-elastix"}
 
@@ -315,7 +318,7 @@ def curve(axes: Axes, scores: list[Record], title: str, style: str) -> None:
     """One method: pooled over pairs, with twice the standard error over registrations."""
     total = lambda key: np.array([one["bins"][key] for one in scores], dtype=float)
     counts = total("count")
-    filled = counts.sum(axis=0) > 0
+    filled = counts.sum(axis=0) >= LEAST_IN_BIN
     weights = counts[:, filled]
     right = total("right")[:, filled]
     confidence = total("confidence")[:, filled].sum(axis=0) / weights.sum(axis=0)
