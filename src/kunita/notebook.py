@@ -22,6 +22,7 @@ from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.path_space import AbstractRowSpace
 from kunita.inference.solve import Truncation
 from kunita.kernels import describe_kernel
+from kunita.outputs.expected import compared_places
 from kunita.posterior import Posterior
 from kunita.record import Registration
 
@@ -121,15 +122,25 @@ STOPPED_EARLY = "NOT CONVERGED: the posterior is that of a search that stopped e
 def show_registration(reg: Registration) -> str:
     """The card of a registration: its facts, suspects and warnings, and where its landmarks went."""
     if reg.images is not None:
-        return f"<pre>{html.escape(reg.summary())}</pre>"
+        seen = reg.evaluation.predict(compared_places(reg))
+        return image_card(reg.facts, _scene(reg), uncertainty_row(seen, "compared places"))
+    scene = _scene(reg)
+    arrived = scene.arrived
+    used = GaussianPoints(arrived.mean[reg.used], arrived.covariance[reg.used])
+    return registration_card(reg.facts, scene, uncertainty_row(used))
+
+
+def _scene(reg: Registration) -> Scene:
+    """Where the landmarks of a registration went; beside images there may be none."""
+    if not len(reg.moving):
+        nowhere = np.zeros((0, reg.fixed.dimension))
+        return Scene(nowhere, reg.evaluation.predict(nowhere), nowhere)
     moving = reg.moving.points
     arrived = reg.evaluation.predict(moving)
     affine = reg.posterior.affine
     aligned = moving @ affine[:-1, :-1].T + affine[:-1, -1]
     start, origin = starts(moving, aligned, reg.fixed.points)
-    scene = Scene(start, arrived, reg.fixed.points, _doubtful(reg), origin)
-    used = GaussianPoints(arrived.mean[reg.used], arrived.covariance[reg.used])
-    return registration_card(reg.facts, scene, uncertainty_row(used))
+    return Scene(start, arrived, reg.fixed.points, _doubtful(reg), origin)
 
 
 def _doubtful(reg: Registration) -> dict[int, str]:
@@ -222,6 +233,36 @@ def registration_card(facts: Facts, scene: Scene, uncertainty: Row) -> str:
     return card("Registration", about, badge, rows, warnings, drawing(scene))
 
 
+def image_card(facts: Facts, scene: Scene, uncertainty: Row) -> str:
+    """The card of a registration that images drive; `uncertainty` is that of compared places."""
+    converged = facts.solver.converged
+    badge = Badge("converged", True) if converged else Badge("NOT CONVERGED", False)
+    beside = f" and {counted(facts.num_landmarks, 'landmark')}" if facts.num_landmarks else ""
+    about = f"two images{beside} in {facts.dimension}-D"
+    rows = [*_image_rows(facts, uncertainty)]
+    return card("Registration", about, badge, rows, facts.warnings, drawing(scene))
+
+
+def _image_rows(facts: Facts, uncertainty: Row) -> Iterator[Row]:
+    images = facts.images
+    assert images is not None
+    yield uncertainty
+    share = f"around {100 * images.mismatch:.0f} % of the compared voxels"
+    yield Row("Mismatch", share, "there the registration may be wrong")
+    overlap = f"{100 * images.overlap:.0f} % overlap"
+    yield Row("Images", f"compared by {images.metric}, {overlap}")
+    if facts.num_landmarks:
+        distance = f"{facts.before_mm:.3g} → {facts.after_mm:.3g} mm"
+        yield Row("Distance", distance, "the landmarks' mean; small is not accurate")
+        yield Row("Noise", f"{facts.noise_mm:.3g} mm", "of the landmarks")
+    origin = "chosen by the evidence" if images.is_prior_chosen else "given"
+    yield Row("Kernel", facts.kernel, origin)
+    yield Row("Model", f"{facts.model}, alignment {facts.align}")
+    error = f"a radius from them is good to {100 * images.monte_carlo_error:.0f} %"
+    yield Row("Draws", f"{images.num_draws}", error)
+    yield _solver(facts.solver, "last step")
+
+
 def posterior_card(rows: Sequence[Row], warnings: Sequence[str], scene: Scene) -> str:
     """The card of a posterior, with what can be asked of it."""
     count = counted(len(scene.fixed), "landmark")
@@ -287,9 +328,9 @@ def _estimated(parameters: Sequence[EstimatedParameter]) -> Row:
     return Row("Chosen", "by the evidence", remark)
 
 
-def _solver(solver: SolverFacts) -> Row:
+def _solver(solver: SolverFacts, left: str = "residual") -> Row:
     state = "converged" if solver.converged else "NOT CONVERGED"
-    effort = f"{solver.num_iterations} iterations, residual {solver.residual_mm:.1e} mm"
+    effort = f"{solver.num_iterations} iterations, {left} {solver.residual_mm:.1e} mm"
     return Row("Solver", f"{state}, {effort}, {solver.seconds:.2f} s")
 
 

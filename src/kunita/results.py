@@ -17,7 +17,7 @@ from kunita.io.bids import BidsNames, dataset_description, sidecar
 from kunita.io.geometry_files.files import beside, is_geometry, write_geometry
 from kunita.io.image_files.files import read_image
 from kunita.io.landmark_files.files import write_landmarks
-from kunita.io.map_files import map_suffix, map_writer, write_all_maps, write_map
+from kunita.io.map_files import DESCRIPTIONS, map_suffix, map_writer, write_all_maps, write_map
 from kunita.io.provenance import provenance
 from kunita.io.registration_files import save
 from kunita.io.result_folder import RECORD, REPORT, SHARED, SUMMARY
@@ -33,8 +33,14 @@ from kunita.outputs.carry import carry_geometry, carry_landmarks
 from kunita.outputs.dense import Progress, slabs
 from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps, maps
+from kunita.outputs.mismatch import mismatch_slabs
 from kunita.outputs.summary import LandmarkRows, landmark_rows, summary
-from kunita.outputs.targets import describe_targets, extrapolation_remarks, remoteness
+from kunita.outputs.targets import (
+    describe_targets,
+    extrapolation_remarks,
+    remoteness,
+    source_of,
+)
 from kunita.outputs.transforms import CompositeTransform, forward_transform, inverse_transform
 from kunita.record import Registration
 from kunita.report.page import Subject
@@ -71,6 +77,10 @@ class Request:
     fixed: Path | None = None
     prior: Path | None = None
     has_landmarks: bool = True
+    from_images: bool = False
+    moving_mask: Path | None = None
+    fixed_mask: Path | None = None
+    init: Path | None = None
     command: str | None = None
 
     @property
@@ -126,6 +136,7 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
         ]
         names += [f"uncertainty_cov{image}"] if request.covariance else []
         names += [f"warped{image}"] if request.moving_image else []
+        names += [f"mismatch{image}"] if request.from_images else []
         names += [f"labels_probability{image}"] if request.labels else []
         names += [OVERVIEW] if request.report else []
     if request.targets_file:
@@ -169,6 +180,7 @@ def write_results(
         try:
             found = maps(reg, images.fixed, tell("evaluating the posterior"))
             remarks += _write_maps(found, request, images, folder, tell)
+            _write_mismatch(found, reg, folder)
         except InverseError as error:
             remarks += (f"no maps on the fixed grid: {error}",)
     targets, doubts = _write_targets(reg, request, folder) if request.targets_file else ((), ())
@@ -178,7 +190,7 @@ def write_results(
     files = _write_for_others(request, folder, place, document)
     if request.report:
         tell("drawing the report")
-        layers = read_layers(folder, images.fixed) if found is not None else Layers()
+        layers = _layers(reg, images, folder) if found is not None else Layers()
         _write_overview(found, layers, rows, folder)
         write_report(
             Subject(reg, rows, document, found, layers, tuple(files.items())), folder / REPORT
@@ -256,6 +268,23 @@ def _write_labels(found: Maps, labels: Image, path: Path, progress: Progress) ->
     return (f"{path.name}: one channel per label, in the order {order}",) if several else ()
 
 
+def _write_mismatch(found: Maps, reg: Registration, folder: Path) -> None:
+    """Where the images that drove a registration do not match, on the fixed grid."""
+    if reg.images is None:
+        return
+    path = folder / f"mismatch{map_suffix(found.grid.dimension)}"
+    description = DESCRIPTIONS["mismatch"]
+    with map_writer(path, found.grid, np.float32, description=description) as write:
+        for part in mismatch_slabs(found.pull_back, reg.images.mismatch_map):
+            write(part)
+
+
+def _layers(reg: Registration, images: Images, folder: Path) -> Layers:
+    """What there is to look at; the moving image as well where it drove the fit."""
+    moving = None if reg.images is None else images.moving
+    return read_layers(folder, images.fixed, moving=moving)
+
+
 def _write_overview(found: Maps | None, layers: Layers, rows: LandmarkRows, folder: Path) -> None:
     """The slices of the report as a picture of their own."""
     if found is None:
@@ -285,7 +314,7 @@ def _write_targets(
     entries = (
         {**dataclasses.asdict(target), "inside_hull": target.inside_hull} for target in targets
     )
-    return tuple(entries), tuple(extrapolation_remarks(targets))
+    return tuple(entries), tuple(extrapolation_remarks(targets, source_of(reg)))
 
 
 def _write_geometry(
@@ -356,6 +385,9 @@ def _origin(request: Request, images: Images) -> dict[str, Any]:
         "fixed": request.fixed,
         "moving_image": request.moving_image,
         "fixed_image": request.fixed_image,
+        "moving_mask": request.moving_mask,
+        "fixed_mask": request.fixed_mask,
+        "init": request.init,
         "labels": request.labels,
         "targets": request.targets_file,
         "prior": request.prior,

@@ -3,6 +3,7 @@ registration is where.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ NEAR_MM = 4.0
 
 OVERLAY = 0.8
 """How much of the image below is covered by a map."""
+
+MISMATCH_COLOURS = (1.0, 4.0)
+"""The ends of the colours of a mismatch: it is no less than one, and residuals are clipped at four
+standard deviations."""
 
 BORDERS = (0.05, 0.5, 0.95)
 """The label's outline: where it almost surely begins, where it probably is, where it almost surely
@@ -62,46 +67,66 @@ class Layer:
     colours: str
     top: float | None = None
     below: np.ndarray | None = None
+    bottom: float = 0.0
 
 
 @themed
 def overview(found: Maps, layers: Layers, rows: LandmarkRows) -> Figure:
-    """Planes through the label, or through the middle of the landmarks: images, outlines, 95 %
-    radius in mm.
+    """Planes through the label, what was compared or the landmarks: images, outlines, 95 % radius
+    in mm, and where images do not match.
     """
-    centre = _centre(found, layers, rows)
+    centre = centre_voxel(found, layers, rows)
     views = views_of(found.grid)
-    planes = [_lattice(found.grid, view, centre) for view in views]
-    top = float(
-        np.quantile(
-            np.concatenate([found.on(lattice, "radius").ravel() for lattice in planes]), 0.98
-        )
-    )
-    columns = 2 if layers.warped is None else 3
+    planes = [plane_of(found.grid, view, centre) for view in views]
+    top = _largest_radius(found, planes)
+    shown = [_layers(found, layers, lattice, top) for lattice in planes]
+    columns = len(shown[0])
     figure = Figure(figsize=(4.2 * columns, 3.8 * len(views)), layout="constrained")
     axes = figure.subplots(len(views), columns, squeeze=False)
     for row, (view, lattice) in enumerate(zip(views, planes, strict=True)):
-        for place, layer in zip(axes[row], _layers(found, layers, lattice, top), strict=True):
+        for place, layer in zip(axes[row], shown[row], strict=True):
             drawn = draw_layer(place, layer, view, found.grid)
             if layers.any_label is not None:
                 _outline(place, view, _cut(layers.any_label, lattice))
             _dots(place, rows, found.grid, view, centre)
-        figure.colorbar(drawn, ax=axes[row, -1], shrink=0.85, extend="max")
-    near = f" within {NEAR_MM:.0f} mm of the plane" if found.grid.dimension == 3 else ""
-    outline = (
-        "; cyan: the label with probability 50 % (dotted: 5 and 95 %)"
-        if layers.probability is not None
-        else ""
-    )
-    doubts = ", □ suspects" if rows.suspect.any() else ""
-    figure.supxlabel(f"○ fixed, + predicted landmarks{near}{doubts}{outline}", fontsize=9)
+            if layer.top is not None:
+                figure.colorbar(drawn, ax=place, shrink=0.85, extend="max")
+    figure.supxlabel(_legend(found, layers, rows), fontsize=9)
     return figure
 
 
-def _centre(found: Maps, layers: Layers, rows: LandmarkRows) -> np.ndarray:
-    """The voxel that all planes go through."""
-    middle = np.median(rows.fixed, axis=0) if layers.inside is None else layers.inside
-    return np.clip(np.rint(found.grid.index(middle)), 0, np.array(found.grid.shape) - 1)
+def _largest_radius(found: Maps, planes: Sequence[Lattice]) -> float:
+    """The end of the colours: most radii are below."""
+    radii = np.concatenate([found.on(lattice, "radius").ravel() for lattice in planes])
+    return float(np.quantile(radii, 0.98))
+
+
+def _legend(found: Maps, layers: Layers, rows: LandmarkRows) -> str:
+    """What the marks mean."""
+    parts = []
+    if len(rows.names):
+        near = f" within {NEAR_MM:.0f} mm of the plane" if found.grid.dimension == 3 else ""
+        doubts = ", □ suspects" if rows.suspect.any() else ""
+        parts.append(f"○ fixed, + predicted landmarks{near}{doubts}")
+    if layers.probability is not None:
+        parts.append("cyan: the label with probability 50 % (dotted: 5 and 95 %)")
+    if layers.mismatch is not None:
+        parts.append("mismatch: above 2 the images do not match; no colour: not compared")
+    return "; ".join(parts)
+
+
+def centre_voxel(found: Maps, layers: Layers, rows: LandmarkRows) -> np.ndarray:
+    """The voxel that all planes go through: in the label, in what was compared, among the
+    landmarks, or in the middle of the grid.
+    """
+    last = np.array(found.grid.shape) - 1
+    if layers.place is not None:
+        middle = found.grid.index(layers.place)
+    elif len(rows.fixed):
+        middle = found.grid.index(np.median(rows.fixed, axis=0))
+    else:
+        middle = last / 2
+    return np.clip(np.rint(middle), 0, last)
 
 
 def views_of(grid: Grid) -> list[View]:
@@ -119,7 +144,8 @@ def views_of(grid: Grid) -> list[View]:
     ]
 
 
-def _lattice(grid: Grid, view: View, centre: np.ndarray) -> Lattice:
+def plane_of(grid: Grid, view: View, centre: np.ndarray) -> Lattice:
+    """The voxels of a view through a voxel."""
     if view.across is None:
         return tuple(np.arange(n, dtype=float) for n in grid.shape)
     return plane(grid, view.across, centre[view.across])
@@ -133,7 +159,13 @@ def _layers(found: Maps, layers: Layers, lattice: Lattice, top: float) -> list[L
         if image is not None
     ]
     below = None if layers.fixed is None else _cut(layers.fixed.data, lattice)
-    return [*shown, Layer("95 % radius (mm)", found.on(lattice, "radius"), "viridis", top, below)]
+    shown.append(Layer("95 % radius (mm)", found.on(lattice, "radius"), "viridis", top, below))
+    if layers.mismatch is not None:
+        data = _cut(layers.mismatch.data, lattice)
+        known = np.where(data > 0, data, np.nan)
+        low, high = MISMATCH_COLOURS
+        shown.append(Layer("mismatch", known, "plasma", high, below, low))
+    return shown
 
 
 def _cut(data: np.ndarray, lattice: Lattice) -> np.ndarray:
@@ -143,7 +175,7 @@ def _cut(data: np.ndarray, lattice: Lattice) -> np.ndarray:
 def draw_layer(axes: Any, layer: Layer, view: View, grid: Grid) -> Any:
     """A plane with up above and x growing to the right, its sides lettered."""
     aspect = float(grid.spacing[view.up] / grid.spacing[view.right])
-    low = 0.0 if layer.top else None
+    low = layer.bottom if layer.top else None
     if layer.below is not None:
         axes.imshow(view.flat(layer.below), cmap="gray", origin="lower", aspect=aspect)
     drawn = axes.imshow(

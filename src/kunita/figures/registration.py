@@ -275,7 +275,7 @@ def _edges(low: float, high: float, *, logarithmic: bool) -> np.ndarray:
 
 
 @themed
-def solver_history(history: Sequence[Progress]) -> Figure:
+def solver_history(history: Sequence[Progress], residual: str = "residual (mm)") -> Figure:
     """Energy and residual, iteration by iteration; every other method is shaded."""
     figure, (above, below) = _figure(3.4, left=0.72, rows=2)
     energies, residuals = (
@@ -285,7 +285,7 @@ def solver_history(history: Sequence[Progress]) -> Figure:
     _iterations(below, residuals, SECOND, "--", spread=0.0)
     _methods((above, below), [row.method for row in history])
     above.set_ylabel("energy")
-    below.set(ylabel="residual (mm)", xlabel="iteration", xlim=(0.5, max(len(history), 1) + 0.5))
+    below.set(ylabel=residual, xlabel="iteration", xlim=(0.5, max(len(history), 1) + 0.5))
     below.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
     figure.align_ylabels([above, below])
     return figure

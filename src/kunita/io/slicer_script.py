@@ -50,6 +50,7 @@ LOADERS = {
     "uncertainty_radius.nii.gz": 'volume({name!r}, "95 % radius (mm)", "Viridis")',
     "uncertainty_fc.nii.gz": 'volume({name!r}, "Frobenius norm of the covariance (mm2)", "Viridis")',
     "jacobian.nii.gz": 'volume({name!r}, "Jacobian determinant", "ColdToHotRainbow")',
+    "mismatch.nii.gz": 'volume({name!r}, "mismatch of the images (above 2: no match)", "Inferno")',
     "labels_probability.nii.gz": 'volume({name!r}, "label probability", "Inferno")',
     "forward_xfm.h5": 'slicer.util.loadTransform(path({name!r})).SetName("moving image to fixed")',
     "inverse_xfm.h5": 'slicer.util.loadTransform(path({name!r})).SetName("fixed image to moving")',

@@ -55,6 +55,22 @@ def expected_in_labels(reg: Registration, labels: Image) -> Expected | None:
     )
 
 
+def compared_places(reg: Registration) -> np.ndarray:
+    """(m, d) points of the moving space where the images that drove a registration were compared,
+    some of them.
+    """
+    if reg.images is None:
+        return np.zeros((0, reg.fixed.dimension))
+    mismatch = reg.images.mismatch_map
+    return mismatch.grid.world(_some_voxels(np.isfinite(mismatch.data)))
+
+
+def expected_where_compared(reg: Registration) -> Expected | None:
+    """Where images were compared, or some places of it; None where landmarks alone drove the fit."""
+    places = compared_places(reg)
+    return _expected(reg, places) if len(places) else None
+
+
 def _some_voxels(mask: np.ndarray) -> np.ndarray:
     """(m, d) indices of the voxels of a mask, or of some of them, chosen at random."""
     places = np.flatnonzero(mask)

@@ -9,11 +9,16 @@ import kunita
 from kunita import scores
 from kunita.data.image import Image
 from kunita.data.landmarks import known_distances
-from kunita.image_record import ImageRecord
+from kunita.image_posterior import ImagePosterior
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.leave_out import LeaveOneOut
 from kunita.kernels import AbstractKernel, AbstractProfile
-from kunita.outputs.expected import expected_in_hull, expected_in_labels
+from kunita.outputs.expected import (
+    Expected,
+    expected_in_hull,
+    expected_in_labels,
+    expected_where_compared,
+)
 from kunita.outputs.maps import Maps
 from kunita.outputs.targets import fle_mm, fre_mm
 from kunita.record import Registration
@@ -129,7 +134,6 @@ def summary(
     labels: Image | None = None,
 ) -> Summary:
     """The numbers of a registration; labels are a region of the moving space that matters most."""
-    inside = None if labels is None else expected_in_labels(reg, labels)
     return Summary(
         version=kunita.__version__,
         model=reg.model,
@@ -152,18 +156,25 @@ def summary(
         converged=reg.converged,
         iterations=reg.iterations,
         min_jacobian=least_jacobian(reg) if found is None else found.least_jacobian,
-        expected={
-            "hull": dataclasses.asdict(expected_in_hull(reg)),
-            "label": inside and dataclasses.asdict(inside),
-        },
+        expected=_expected(reg, labels),
         dense=None if found is None else dataclasses.asdict(found.accuracy),
         low_rank=reg.truncation and dataclasses.asdict(reg.truncation),
         suspects=tuple(name for name, bad in zip(rows.names, rows.suspect, strict=True) if bad),
         targets=targets,
         warnings=(*reg.warnings, *warnings),
         seconds=reg.seconds,
-        registered_images=image_numbers(reg.images),
+        registered_images=image_numbers(reg),
     )
+
+
+def _expected(reg: Registration, labels: Image | None) -> Any:
+    """How sure the registration says it is, region by region; null where there is none."""
+    regions: dict[str, Expected | None] = {
+        "hull": expected_in_hull(reg),
+        "label": None if labels is None else expected_in_labels(reg, labels),
+        "compared": expected_where_compared(reg),
+    }
+    return {name: one and dataclasses.asdict(one) for name, one in regions.items()}
 
 
 def _mean(values: np.ndarray) -> float:
@@ -171,20 +182,36 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def image_numbers(images: ImageRecord | None) -> Any:
-    """How images were compared, as JSON."""
+def image_numbers(reg: Registration) -> Any:
+    """How images were compared, as JSON; null where landmarks alone drove the fit."""
+    images = reg.images
     if images is None:
         return None
+    nodes, spacing = _lattice(reg)
     return {
         "metric": images.metric,
         "overlap": images.overlap,
         "mutual_information": images.mutual_information,
         "starts": images.num_starts,
+        "prior_chosen": images.is_prior_chosen,
+        "nodes": nodes,
+        "node_spacing_mm": spacing,
         "decimation": images.decimation,
         "mismatch": images.mismatch,
         "draws": images.num_draws,
         "monte_carlo_error": images.monte_carlo_error,
+        "first_look": images.is_first_look,
+        "unit": images.unit,
     }
+
+
+def _lattice(reg: Registration) -> tuple[int, float]:
+    """How many nodes what the images say is condensed on, and how far apart they are, mm."""
+    assert isinstance(reg.posterior, ImagePosterior)
+    lattice = reg.posterior.cells.lattice
+    voxels = np.linalg.norm(lattice.affine[:-1, :-1], axis=0)
+    steps = [axis.step * voxel for axis, voxel in zip(lattice.axes, voxels, strict=True)]
+    return lattice.num_nodes, float(np.mean(steps))
 
 
 def least_jacobian(reg: Registration) -> float:

@@ -143,14 +143,36 @@ def _profiles(kernel: AbstractKernel) -> Iterator[AbstractProfile]:
         yield from _profiles(part)
 
 
-def extrapolation_remarks(targets: Sequence[Target]) -> Iterator[str]:
-    """A warning for each target that the landmarks do not reach, the first few of them."""
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What a fit rests on, in words.
+
+    Args:
+        one: of the things that say something.
+        region: that they span.
+    """
+
+    one: str
+    region: str
+
+
+LANDMARKS = Source("landmark", "the landmarks' hull")
+IMAGES = Source("place that the images inform", "the region that the images inform")
+
+
+def source_of(reg: Registration) -> Source:
+    """Landmarks, or images with or without landmarks."""
+    return LANDMARKS if reg.images is None else IMAGES
+
+
+def extrapolation_remarks(targets: Sequence[Target], source: Source = LANDMARKS) -> Iterator[str]:
+    """A warning for each target that the data do not reach, the first few of them."""
     far = [target for target in targets if target.extrapolates]
     for target in far[:MOST_NAMED]:
         where = "inside" if target.inside_hull else f"{target.outside_mm:.0f} mm outside"
         yield (
             f"target {target.name!r} is an extrapolation: {target.nearest_mm:.0f} mm ({target.in_sigma:.1f} length "
-            f"scales) from the nearest landmark, {where} the landmarks' hull; its uncertainty rests on the prior"
+            f"scales) from the nearest {source.one}, {where} {source.region}; its uncertainty rests on the prior"
         )
     if len(far) > MOST_NAMED:
         yield f"{len(far) - MOST_NAMED} more targets are extrapolations (see targets.csv)"

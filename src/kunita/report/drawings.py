@@ -16,7 +16,7 @@ from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows
 from kunita.record import Registration
 from kunita.report.look import Scale, coloured_planes
-from kunita.report.planes import box_around, box_grid
+from kunita.report.planes import box_of, shown_grid
 from kunita.report.readout import Readout, readout
 
 HISTOGRAM_NODES = 60_000
@@ -48,12 +48,12 @@ def drawings(
     if found is not None and seen is not None:
         if layers.fixed is not None:
             yield _slices(found, layers, rows)
-        yield _grid(reg, rows, seen if layers.fixed is None else _around(reg, rows) or seen)
+        yield grid_drawing(reg, rows, seen if layers.fixed is None else _around(reg, rows) or seen)
     yield _errors(rows)
     if np.isfinite(rows.loo_chi2).any():
         yield _calibration(rows)
     if found is not None:
-        yield _jacobian(found, document["min_jacobian"])
+        yield jacobian_drawing(found, document["min_jacobian"])
     if reg.iterations > 1:
         yield _history(reg)
     yield from _evidence(reg)
@@ -64,26 +64,33 @@ def _around(reg: Registration, rows: LandmarkRows) -> Readout | None:
     be had.
     """
     try:
-        return readout(maps(reg, box_grid(box_around(rows.fixed, rows.predicted))))
+        return readout(maps(reg, shown_grid(reg, rows)))
     except InverseError:
         return None
 
 
-def _grid(reg: Registration, rows: LandmarkRows, seen: Readout) -> Drawing:
-    box = box_around(rows.fixed, rows.predicted)
+def grid_drawing(reg: Registration, rows: LandmarkRows, seen: Readout) -> Drawing:
+    """A regular grid after the deformation, over the uncertainty."""
+    box = box_of(reg, rows)
     scale, drawn = coloured_planes(reg, rows, seen, box, "fc")
     frames = "".join(
         f'<div class="plane-frame" style="--share: {one.share:.4g}">'
         f"{f'<h4>{one.title}</h4>' if one.title else ''}{one.drawing}</div>"
         for one in drawn
     )
-    planes = "planes through the middle of the landmarks" if len(drawn) > 1 else "the plane"
+    middle = "the landmarks" if reg.images is None else "what the images inform"
+    planes = f"planes through the middle of {middle}" if len(drawn) > 1 else "the plane"
+    marks = (
+        "○ marked, + predicted landmarks with their 95 % ellipses; dashed: where each came from. "
+        if len(rows.names)
+        else ""
+    )
     return Drawing(
         "grid",
         "Deformed grid and its uncertainty",
         f'<div class="plane-row">{frames}</div>',
-        f"A regular grid after the deformation, over FC: {planes}. ○ marked, + predicted landmarks with their 95 % "
-        "ellipses; dashed: where each came from. FC is the paper's measure of uncertainty.",
+        f"A regular grid after the deformation, over FC: {planes}. {marks}"
+        "FC is the paper's measure of uncertainty.",
         len(drawn) > 1,
         scale,
     )
@@ -129,7 +136,8 @@ def _calibration(rows: LandmarkRows) -> Drawing:
     )
 
 
-def _jacobian(found: Maps, least: float | None) -> Drawing:
+def jacobian_drawing(found: Maps, least: float | None) -> Drawing:
+    """How much tissue expands or shrinks."""
     determinants = np.append(found.determinants(HISTOGRAM_NODES), [] if least is None else [least])
     what, tissue = ("volume", "tissue") if found.grid.dimension == 3 else ("area", "it")
     alt = f"histogram of the Jacobian determinant, from {determinants.min():.3g} to {determinants.max():.3g}"

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import gzip
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -14,13 +15,14 @@ from kunita.outputs.hull import hull_of
 from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps
 from kunita.outputs.summary import LandmarkRows
-from kunita.outputs.targets import BEYOND, FAR, main_scale
+from kunita.outputs.targets import BEYOND, FAR, main_scale, source_of
 from kunita.record import Registration
 from kunita.report.planes import (
     Colours,
     Picture,
     View,
-    box_around,
+    box_of,
+    middle_of,
     outline_path,
     picture_address,
     plane_svg,
@@ -109,6 +111,7 @@ class Look:
     label: bool = False
     axes: tuple[str, ...] = ()
     frame: str = ""
+    landmarks: bool = True
 
     @property
     def broad(self) -> bool:
@@ -135,7 +138,7 @@ def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, laye
     else:
         made = _plane_look(reg, rows, found, seen, layers)
     error = max(seen.displacement_error_mm, seen.radius_error_mm)
-    note = f"{made.note} {_exactness(error, float(np.median(_radii(rows))))}"
+    note = f"{made.note} {_exactness(error, _typical_radius(reg, rows, seen))}"
     three = found.grid.dimension == 3
     return dataclasses.replace(
         made,
@@ -143,12 +146,17 @@ def look(reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, laye
         data={**common, **made.data, "kind": made.kind},
         blobs=(blob, *made.blobs),
         axes=("R", "A", "S") if three else ("x", "y"),
+        landmarks=len(rows.names) > 0,
         frame="RAS" if three else "IMAGE: x right, y down",
     )
 
 
-def _radii(rows: LandmarkRows) -> np.ndarray:
-    return GaussianPoints(rows.predicted, rows.covariances).radius(0.95)
+def _typical_radius(reg: Registration, rows: LandmarkRows, seen: Readout) -> float:
+    """The median 95 % radius of the landmarks, or of the places that images inform, mm."""
+    if reg.images is None:
+        radii = GaussianPoints(rows.predicted, rows.covariances).radius(0.95)
+        return float(np.median(radii))
+    return float(np.nanmedian(seen.uncertainty("radius", reg.fixed_support)))
 
 
 def _exactness(error_mm: float, radius_mm: float) -> str:
@@ -169,11 +177,15 @@ def _reach(reg: Registration) -> dict[str, Any]:
     is the hull: how far a place is above one of them it is outside the hull, at least.
     """
     turn, scale = np.asarray(reg.posterior.alignment.matrix), main_scale(reg.kernel)
-    hull = hull_of(reg.moving.points[reg.used] @ turn.T)
+    source = source_of(reg)
+    hull = hull_of(reg.informing @ turn.T)
     normals = hull.sides[:, :-1] @ hull.axes.T
     offsets = hull.sides[:, -1] - normals @ hull.middle
     return {
         "turn": turn.tolist(),
+        "nodes": np.round(reg.posterior.informed_nodes, 2).tolist(),
+        "one": source.one,
+        "region": source.region,
         "sides": np.c_[normals, offsets].tolist(),
         "far": FAR * scale if np.isfinite(scale) else None,
         "beyond": BEYOND * scale if np.isfinite(scale) else None,
@@ -197,9 +209,16 @@ def _landmarks(reg: Registration, rows: LandmarkRows) -> list[dict[str, Any]]:
 
 
 def _start(rows: LandmarkRows, found: Maps, layers: Layers) -> np.ndarray:
-    """Where to look first: inside the label, or in the middle of the landmarks."""
-    middle = np.median(rows.predicted, axis=0) if layers.inside is None else layers.inside
+    """Where to look first: inside the label, in what was compared, in the middle of the landmarks
+    or of the grid.
+    """
     last = np.array(found.grid.shape) - 1
+    if layers.place is not None:
+        middle = layers.place
+    elif len(rows.predicted):
+        middle = np.median(rows.predicted, axis=0)
+    else:
+        middle = found.grid.world(last / 2)
     return found.grid.world(np.clip(found.grid.index(middle), 0, last))
 
 
@@ -264,42 +283,50 @@ def licences() -> str:
 def _plane_look(
     reg: Registration, rows: LandmarkRows, found: Maps, seen: Readout, layers: Layers
 ) -> Look:
-    flat, box = found.grid.dimension == 2, _shown_box(found, rows)
+    flat, box = found.grid.dimension == 2, _shown_box(reg, rows, found)
     pictures = _pictures(layers) if flat else ()
     outlines = _outlines(layers) if flat else ()
     colours, drawn = coloured_planes(reg, rows, seen, box, "radius", pictures, outlines)
     sliders = [Slider("colours", "Uncertainty", 45 if pictures else 100)]
     if layers.warped is not None and pictures:
         sliders.insert(0, Slider("warped", "Fixed → warped", 0))
-    boxes = (
-        Box("show-grid", "Deformed grid", True),
-        Box("show-landmarks", "Landmarks, 95 % ellipses", True),
-        Box("show-paths", "Where they came from", not pictures),
-        *((Box("show-outlines", "Label outlines", True),) if outlines else ()),
-    )
-    note = "○ marked and + predicted landmarks; the grid is regular before the deformation (alignment apart)."
-    drawn_rows = len(_some(rows).names)
-    some = (
-        ""
-        if drawn_rows == len(rows.names)
-        else f" {drawn_rows} of {len(rows.names)} landmarks are drawn."
-    )
-    where = (
-        ""
-        if flat
-        else f" Planes through the middle of the landmarks, which are projected on each. {SIDES}"
-    )
     step = float((box[1] - box[0]).max()) / 200
     return Look(
         "planes",
-        note + where + some + _picture_note(layers, pictures),
+        _plane_note(rows, flat=flat) + _picture_note(layers, pictures),
         {"stepMm": step},
         planes=drawn,
         sliders=tuple(sliders),
-        boxes=boxes,
+        boxes=tuple(_boxes(rows, pictures, outlines)),
         scale=colours,
         label=bool(outlines),
     )
+
+
+def _boxes(
+    rows: LandmarkRows, pictures: tuple[Picture, ...], outlines: tuple[str, ...]
+) -> Iterator[Box]:
+    """What can be hidden."""
+    yield Box("show-grid", "Deformed grid", True)
+    if len(rows.names):
+        yield Box("show-landmarks", "Landmarks, 95 % ellipses", True)
+        yield Box("show-paths", "Where they came from", not pictures)
+    if outlines:
+        yield Box("show-outlines", "Label outlines", True)
+
+
+def _plane_note(rows: LandmarkRows, *, flat: bool) -> str:
+    """What is drawn on the planes."""
+    grid = "he grid is regular before the deformation (alignment apart)."
+    if not len(rows.names):
+        return f"T{grid}" if flat else f"T{grid} Planes through the middle. {SIDES}"
+    note = f"○ marked and + predicted landmarks; t{grid}"
+    if not flat:
+        note += f" Planes through the middle of the landmarks, which are projected on each. {SIDES}"
+    drawn = len(_some(rows).names)
+    if drawn == len(rows.names):
+        return note
+    return f"{note} {drawn} of {len(rows.names)} landmarks are drawn."
 
 
 def _outlines(layers: Layers) -> tuple[str, ...]:
@@ -314,14 +341,14 @@ def _outlines(layers: Layers) -> tuple[str, ...]:
     )
 
 
-def _shown_box(found: Maps, rows: LandmarkRows) -> np.ndarray:
+def _shown_box(reg: Registration, rows: LandmarkRows, found: Maps) -> np.ndarray:
     """What is shown of the world: the picture with its outer pixels whole, or the box around the
     landmarks.
     """
     if found.grid.dimension == 2:
         ends = found.grid.world(np.stack([np.full(2, -0.5), np.array(found.grid.shape) - 0.5]))
         return np.sort(ends, axis=0)
-    return box_around(rows.fixed, rows.predicted)
+    return box_of(reg, rows)
 
 
 def coloured_planes(
@@ -333,12 +360,12 @@ def coloured_planes(
     pictures: tuple[Picture, ...] = (),
     outlines: tuple[str, ...] = (),
 ) -> tuple[Scale, tuple[Drawn, ...]]:
-    """The planes through the middle of the landmarks, in one scale of colours."""
+    """The planes through the middle of what is known, in one scale of colours."""
     title, unit = {
         "radius": ("95 % radius", "mm"),
         "fc": ("FC, the Frobenius norm of the covariance", "mm²"),
     }[what]
-    planes = views(np.median(rows.predicted, axis=0))
+    planes = views(middle_of(reg, rows))
     top = scale_top(np.concatenate([_sampled(seen, view, box, what) for view in planes]))
     colours, some = Colours(what, title, unit, top), _some(rows)
     widths = np.array([np.ptp(box[:, view.right]) for view in planes])

@@ -34,15 +34,18 @@ def citations(document: Any) -> tuple[str, ...]:
 
 def program(version: str, model: str, align: str) -> str:
     """What was at work: the end of one sentence, and another on the alignment."""
-    aligned = (
-        "No alignment was part of the model"
-        if align == "none"
-        else f"A {align} alignment was part of the model"
-    )
     return (
         f"Kunita {version}, which implements the probabilistic diffeomorphic registration of Wassermann et al. (2014): "
-        f"{MODELS[model]}. {aligned}."
+        f"{MODELS[model]}. {aligned(align)}."
     )
+
+
+def aligned(align: str) -> str:
+    """What was done about the alignment."""
+    if align == "none":
+        return "No alignment was part of the model"
+    article = "An" if align == "affine" else "A"
+    return f"{article} {align} alignment was part of the model"
 
 
 def _fit(document: Any) -> str:
@@ -55,14 +58,15 @@ def _fit(document: Any) -> str:
 
 def _prior(document: Any) -> str:
     return (
-        f"The prior had a {_kernel(document['kernel'])}; the localisation noise of a pair had a standard deviation of "
-        f"{_mm(document['noise_mm'])} along each axis. {_origin(document)}"
+        f"The prior had a {described_kernel(document['kernel'])}; the localisation noise of a pair had a standard deviation of "
+        f"{length(document['noise_mm'])} along each axis. {_origin(document)}"
     )
 
 
-def _kernel(kernel: Any) -> str:
+def described_kernel(kernel: Any) -> str:
+    """A kernel in words."""
     if "kernels" in kernel:
-        return " plus a ".join(_kernel(part) for part in kernel["kernels"])
+        return " plus a ".join(described_kernel(part) for part in kernel["kernels"])
     return (
         f"{kernel['family']} kernel with a length scale of {kernel['length_scale_mm']:.3g} mm and an amplitude of "
         f"{kernel['amplitude_mm']:.3g} mm"
@@ -110,21 +114,22 @@ def _more(document: Any) -> tuple[str, ...]:
 def _outcome(document: Any) -> tuple[str, ...]:
     loo, before, after = document["loo"], document["initial_error_mm"], document["residual_mm"]
     said = [
-        f"The mean distance between landmarks was {_mm(before)} before and {_mm(after)} after the registration."
+        f"The mean distance between landmarks was {length(before)} before and {length(after)} after the registration."
     ]
     if loo is not None:
         said.append(
-            f"Each landmark predicted from the others was {_mm(loo['error_mm'])} off on average, and "
+            f"Each landmark predicted from the others was {length(loo['error_mm'])} off on average, and "
             f"{100 * loo['coverage']['95']:.0f} % of them fell inside their 95 % region."
         )
     hull = (document.get("expected") or {}).get("hull")
     if hull:
-        middle, worst = _mm(hull["median_radius95_mm"]), _mm(hull["worst_radius95_mm"])
+        middle, worst = length(hull["median_radius95_mm"]), length(hull["worst_radius95_mm"])
         said.append(
             f"Inside the landmarks' convex hull the predicted 95 % radius was {middle} (median), {worst} at most."
         )
     return tuple(said)
 
 
-def _mm(value: float | None) -> str:
+def length(value: float | None) -> str:
+    """A length in words."""
     return "an unknown number of mm" if value is None else f"{value:.2f} mm"

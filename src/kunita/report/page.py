@@ -18,14 +18,17 @@ from kunita.outputs.layers import Layers
 from kunita.outputs.maps import Maps, maps
 from kunita.outputs.summary import LandmarkRows
 from kunita.record import Registration
-from kunita.report.answer import answer, mm
+from kunita.report.answer import Answer, answer, mm
 from kunita.report.drawings import HISTOGRAM_NODES, drawings
 from kunita.report.files import result_files
+from kunita.report.image_answer import image_answer
+from kunita.report.image_drawings import image_drawings
+from kunita.report.image_methods import image_methods
 from kunita.report.look import licences, look, nothing
 from kunita.report.methods import citations, methods
-from kunita.report.planes import box_around, box_grid
+from kunita.report.planes import shown_grid
 from kunita.report.readout import readout
-from kunita.report.tables import input_table, landmark_table, target_table
+from kunita.report.tables import Table, input_table, landmark_table, target_table
 
 SECTIONS = (
     ("answer", "Answer"),
@@ -81,27 +84,27 @@ def page(subject: Subject) -> str:
             dataclasses.replace(one, drawing=Markup(one.drawing)) for one in looking.planes
         ),
     )
+    draw = drawings if reg.images is None else image_drawings
     drawn = [
         dataclasses.replace(one, drawing=Markup(one.drawing))
-        for one in drawings(reg, rows, document, found, seen, layers)
+        for one in draw(reg, rows, document, found, seen, layers)
     ]
-    targets = target_table(document)
+    tables = {"landmarks": _landmark_table(reg, rows), "targets": target_table(document)}
     return rendered(
         "report.html",
         "registration",
         _title(document),
         _subtitle(reg, found),
-        [(anchor, name) for anchor, name in SECTIONS if anchor != "targets" or targets],
-        answer=answer(document, rows, _doubts(reg)),
+        [(anchor, name) for anchor, name in SECTIONS if tables.get(anchor, True)],
+        answer=_answer(subject, document),
         look=looking,
         figures=drawn,
-        landmarks=landmark_table(rows),
-        targets=targets,
+        **tables,
         parameters=tuple(_parameters(reg, document)),
         provenance=tuple(_provenance(document)),
         files=result_files(subject.files, document["dimension"], _spacings(document)),
         inputs=input_table(_roles(document)),
-        methods=methods(document),
+        methods=(methods if reg.images is None else image_methods)(document),
         citations=citations(document),
         created=document.get("created"),
         data={**looking.data, "targets": _target_places(document)},
@@ -164,11 +167,23 @@ def _maps(subject: Subject) -> tuple[Maps | None, str]:
     if subject.found is not None:
         return subject.found, ""
     try:
-        return maps(
-            subject.reg, box_grid(box_around(subject.rows.fixed, subject.rows.predicted))
-        ), ""
+        return maps(subject.reg, shown_grid(subject.reg, subject.rows)), ""
     except InverseError as error:
         return None, str(error)
+
+
+def _answer(subject: Subject, document: Any) -> Answer:
+    """What stands at the top."""
+    if subject.reg.images is not None:
+        return image_answer(document)
+    return answer(document, subject.rows, _doubts(subject.reg))
+
+
+def _landmark_table(reg: Registration, rows: LandmarkRows) -> Table | None:
+    """What became of the landmarks; None where images alone drove the fit."""
+    if not len(rows.names):
+        return None
+    return landmark_table(rows, judged=reg.images is None)
 
 
 def _with_least_jacobian(document: Any, found: Maps | None) -> Any:
@@ -228,15 +243,72 @@ def _subtitle(reg: Registration, found: Maps | None) -> str:
         found is not None and found.grid.dimension == 2 and bool(np.all(found.grid.spacing == 1))
     )
     unit = "one pixel counts as one millimetre" if pixels else "millimetres"
+    if reg.images is not None:
+        return f"{_image_count(reg)}; moving → fixed, {unit}"
     n, used = len(reg.moving), int(reg.used.sum())
     plural = "landmark" if n == 1 else "landmarks"
     count = f"{used} {plural}" if used == n else f"{used} of {n} {plural}"
     return f"{count} in {reg.fixed.dimension}-D, paired by {reg.pairing}; moving → fixed, {unit}"
 
 
+def _image_count(reg: Registration) -> str:
+    """What drove the fit."""
+    count = len(reg.moving)
+    plural = "landmark" if count == 1 else "landmarks"
+    beside = f" and {count} {plural}" if count else ""
+    return f"two images{beside} in {reg.fixed.dimension}-D"
+
+
 def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
     yield "model", f"{reg.model}, alignment {reg.align}{', robust' if reg.robust else ''}"
     yield "kernel", describe_kernel(reg.kernel)
+    if document.get("registered_images"):
+        yield from _image_parameters(document["registered_images"])
+    if len(reg.moving):
+        yield from _landmark_parameters(reg, document)
+    if reg.learned_on:
+        yield "prior", f"learned on {len(reg.learned_on)} other cases"
+    if np.isfinite(reg.evidence):
+        yield "log evidence", f"{reg.evidence:.2f}"
+    yield "energy", f"{reg.energy:.4g}"
+    yield "solver", _solver(reg)
+    yield "smallest Jacobian determinant", _said(document["min_jacobian"], ".4g")
+    if reg.truncation is not None:
+        yield (
+            "low rank",
+            f"{reg.truncation.num_controls} control points; at most {reg.truncation.mean_error_mm:.1g} mm",
+        )
+
+
+def _solver(reg: Registration) -> str:
+    """How the search ended."""
+    state = "converged" if reg.converged else "NOT converged"
+    left = "residual" if reg.images is None else "last step"
+    steps = reg.posterior.num_steps
+    return f"{state}; {reg.iterations} iterations, {left} {reg.gap_mm:.1e} mm, {steps} time steps"
+
+
+def _image_parameters(images: Any) -> Iterator[tuple[str, str]]:
+    """How images were compared."""
+    yield "where the kernel comes from", "the evidence" if images["prior_chosen"] else "given"
+    yield "metric", images["metric"]
+    start = (
+        f"{images['starts']} starts, mutual information {_said(images['mutual_information'], '.3g')}"
+        if images["starts"]
+        else "given"
+    )
+    yield "alignment that the search started from", start
+    yield "overlap after it", f"{100 * images['overlap']:.0f} % of the moving image"
+    nodes = f"{images['nodes']:,} nodes, {mm(images['node_spacing_mm'])} mm apart"
+    yield "lattice", nodes
+    yield "decimation", f"{images['decimation']:.3g} neighbouring voxels count as one"
+    yield "mismatch", f"around {100 * images['mismatch']:.1f} % of the compared voxels"
+    error = f"{100 * images['monte_carlo_error']:.1f} %"
+    yield "draws from the posterior", f"{images['draws']}; Monte Carlo error of a radius {error}"
+
+
+def _landmark_parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
+    """How well landmarks were marked, and what they say of the prior."""
     yield "localisation noise", f"{mm(reg.noise_mm)} mm, standard deviation per axis"
     for one in reg.chosen:
         unit = "" if one.name == "noise factor" else " mm"
@@ -246,27 +318,10 @@ def _parameters(reg: Registration, document: Any) -> Iterator[tuple[str, str]]:
             else "the landmarks do not tell it"
         )
         yield f"{one.name}, by the evidence", f"{one.value:.3g}{unit}; {told}"
-    if reg.learned_on:
-        yield "prior", f"learned on {len(reg.learned_on)} other cases"
     yield (
         "FRE, FLE",
         f"{mm(document['fre_mm'])} mm, {mm(document['fle_mm'])} mm (how closely they fit, how well marked)",
     )
-    if not reg.robust:
-        yield "log evidence", f"{reg.evidence:.2f}"
-    yield "energy", f"{reg.energy:.4g}"
-    state = "converged" if reg.converged else "NOT converged"
-    steps = reg.posterior.num_steps
-    yield (
-        "solver",
-        f"{state}; {reg.iterations} iterations, residual {reg.gap_mm:.1e} mm, {steps} time steps",
-    )
-    yield "smallest Jacobian determinant", _said(document["min_jacobian"], ".4g")
-    if reg.truncation is not None:
-        yield (
-            "low rank",
-            f"{reg.truncation.num_controls} control points; at most {reg.truncation.mean_error_mm:.1g} mm",
-        )
 
 
 def _roles(document: Any) -> dict[str, Any]:
@@ -285,10 +340,11 @@ def origin_facts(origin: Any) -> Iterator[tuple[str, str]]:
 
 def _provenance(document: Any) -> Iterator[tuple[str, str]]:
     yield from origin_facts(document)
-    yield (
-        "random numbers",
-        "none in the fit; label probabilities and checks use fixed ones (seeds 0 and 1)",
-    )
+    fixed = "label probabilities and checks use fixed ones (seeds 0 and 1)"
+    own = "none in the fit"
+    if document.get("registered_images"):
+        own = "draws, and the search for an alignment: those of --seed (0 unless given)"
+    yield "random numbers", f"{own}; {fixed}"
     yield "time", f"{_said(document['seconds'], '.2f')} s for the fit"
 
 

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import html
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -100,6 +101,29 @@ def box_around(*sets: np.ndarray) -> np.ndarray:
     return np.stack([points.min(axis=0) - room, points.max(axis=0) + room])
 
 
+def box_of(reg: Registration, rows: LandmarkRows) -> np.ndarray:
+    """(2, d) what is shown of space: all landmarks and a margin, or the fixed image that drove a
+    registration.
+    """
+    if reg.images is None:
+        return box_around(rows.fixed, rows.predicted)
+    grid = reg.images.fixed_grid
+    ends = [(-0.5, n - 0.5) for n in grid.shape]
+    corners = grid.world(np.array(list(itertools.product(*ends))))
+    return np.stack([corners.min(axis=0), corners.max(axis=0)])
+
+
+def shown_grid(reg: Registration, rows: LandmarkRows) -> Grid:
+    """A grid over what is shown of space: the fixed image's, or one around the landmarks."""
+    return box_grid(box_of(reg, rows)) if reg.images is None else reg.images.fixed_grid
+
+
+def middle_of(reg: Registration, rows: LandmarkRows) -> np.ndarray:
+    """(d,) the place that planes go through: among the landmarks, or among what images inform."""
+    shown = rows.predicted if reg.images is None else reg.fixed_support
+    return np.median(shown, axis=0)
+
+
 def box_grid(box: np.ndarray) -> Grid:
     """A grid over a box, for registrations without images."""
     extents = box[1] - box[0]
@@ -144,8 +168,7 @@ def plane_svg(
     """
     low, high = np.sort(view.flat(box), axis=0)
     size, reach = high - low, float((box[1] - box[0]).max())
-    label = f"{view.title} plane" if view.title else "plane"
-    alt = f"{label}: deformed grid over the {colours.title} in {colours.unit}, landmarks with 95 % ellipses"
+    alt = _alternative(rows, view, colours)
     parts = [
         f'<svg class="plane" style="--aspect: {size[0] / size[1]:.4f}" viewBox="{_numbers(*low, *size)}" '
         f'data-right="{view.right}" data-up="{view.up}" data-across="{"" if view.across is None else view.across}" '
@@ -166,6 +189,13 @@ def plane_svg(
         "</svg>",
     ]
     return "".join(parts)
+
+
+def _alternative(rows: LandmarkRows, view: View, colours: Colours) -> str:
+    """A plane in words."""
+    label = f"{view.title} plane" if view.title else "plane"
+    marks = ", landmarks with 95 % ellipses" if len(rows.names) else ""
+    return f"{label}: deformed grid over the {colours.title} in {colours.unit}{marks}"
 
 
 def _coloured(

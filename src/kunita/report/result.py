@@ -9,6 +9,7 @@ from typing import Any
 
 from kunita.data.image import Image
 from kunita.errors import FileError, InverseError
+from kunita.image_checks import as_plane
 from kunita.io.image_files.files import read_image
 from kunita.io.provenance import fingerprint, unchanged
 from kunita.io.recorded_grids import recorded_grid, recorded_spacing, same_place
@@ -22,7 +23,7 @@ from kunita.outputs.maps import maps
 from kunita.outputs.summary import landmark_rows, summary
 from kunita.report.page import Subject, page
 
-LAYERS = {"warped": "warped", "labels_probability": "probability"}
+LAYERS = {"warped": "warped", "labels_probability": "probability", "mismatch": "mismatch"}
 """Files that the page shows, by the part before the suffix."""
 
 
@@ -32,9 +33,19 @@ def write_report(subject: Subject, path: Path, *, overwrite: bool = False) -> No
 
 
 def read_layers(
-    folder: Path, fixed: Image | None, names: Mapping[str, str] | None = None
+    folder: Path,
+    fixed: Image | None,
+    names: Mapping[str, str] | None = None,
+    moving: Image | None = None,
 ) -> Layers:
-    """What a folder has to look at, under the usual names or others."""
+    """What a folder has to look at, under the usual names or others.
+
+    Args:
+        folder: of the result.
+        fixed: the fixed image.
+        names: in the folder, by usual name.
+        moving: the moving image, where images drove the fit.
+    """
     if fixed is None:
         return Layers()
     spacing = fixed.grid.spacing if fixed.grid.dimension == 2 else None
@@ -46,7 +57,7 @@ def read_layers(
         and not usual.endswith(".json")
         and (folder / name).is_file()
     }
-    return Layers(fixed, **found)
+    return Layers(fixed, moving=moving, **found)
 
 
 def read_subject(
@@ -55,11 +66,13 @@ def read_subject(
     """A result as it was written; and remarks on what is no longer there."""
     record = find_record(result)
     reg, folder = load(record), record.parent
-    if reg.images is not None:
-        raise FileError(f"{record}: there is no page yet for a registration that images drive")
     rows = landmark_rows(reg)
     document = {**summary_document(summary(reg, rows)), **_document(record)}
     image, remarks = _fixed_image(result, document, fixed_image)
+    moving = None
+    if reg.images is not None and image is not None:
+        moving, doubts = _moving_image(result, document)
+        remarks += doubts
     found = None
     if image is not None:
         try:
@@ -71,9 +84,36 @@ def read_subject(
         Path(name).name: Path(name).name for name in document.get("files", ())
     }
     names = names or {RECORD: record.name}
-    return Subject(
-        reg, rows, document, found, read_layers(folder, image, names), tuple(names.items())
-    ), remarks
+    layers = read_layers(folder, image, names, moving)
+    return Subject(reg, rows, document, found, layers, tuple(names.items())), remarks
+
+
+def _moving_image(result: Path, document: Any) -> tuple[Image | None, tuple[str, ...]]:
+    """The moving image that drove a registration, if it is still what it was."""
+    recorded = (document.get("inputs") or {}).get("moving_image")
+    if recorded is None:
+        return None, ()
+    if not unchanged(recorded):
+        name = Path(recorded["path"]).name
+        return None, (
+            f"{name}, the moving image, is not where it was, or not what it was: no comparison of "
+            "the images before and after",
+        )
+    return _read_again(result, "moving", Path(recorded["path"])), ()
+
+
+def _read_again(result: Path, side: str, path: Path) -> Image:
+    """An image as the registration understood it: pictures by their spacing of then, and a volume
+    of one slice as a plane where planes were registered.
+    """
+    image = read_image(path)
+    grid = recorded_grid(result, side)
+    if grid is None or grid.dimension == 3:
+        return image
+    image = as_plane(image)
+    if same_place(image.grid, grid) or image.grid.dimension == 3:
+        return image
+    return read_image(path, spacing=recorded_spacing(result, None))
 
 
 def _document(record: Path) -> dict[str, Any]:
@@ -110,7 +150,7 @@ def _fixed_image(
         return None, (
             f"{path.name}, the fixed image, is not where it was, or not what it was: give it with --fixed-image",
         )
-    image = read_image(path, spacing=recorded_spacing(result, None))
+    image = _read_again(result, "fixed", path)
     grid = recorded_grid(result, "fixed")
     if grid is not None and not same_place(image.grid, grid):
         raise FileError(

@@ -15,6 +15,9 @@ from kunita.report.answer import mm
 MOST_ROWS = 1000
 """Of a table on a page; files hold all."""
 
+JUDGEMENTS = ("left out", "held by", "suspicion")
+"""Columns about how a landmark agrees with the others."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Column:
@@ -61,8 +64,25 @@ def number(value: float | None, text: str | None = None) -> Cell:
     )
 
 
-def landmark_table(rows: LandmarkRows) -> Table:
-    """What became of every landmark; of very many those that are predicted worst."""
+def landmark_table(rows: LandmarkRows, *, judged: bool = True) -> Table:
+    """What became of every landmark; of very many those that are predicted worst.
+
+    Args:
+        rows: of the landmarks.
+        judged: whether each was predicted from the others, and doubted; beside images none is.
+    """
+    made = _whole_landmark_table(rows)
+    if judged:
+        return made
+    kept = [k for k, column in enumerate(made.columns) if column.name not in JUDGEMENTS]
+    shorter = [
+        dataclasses.replace(row, cells=tuple(row.cells[k] for k in kept)) for row in made.rows
+    ]
+    columns = tuple(made.columns[k] for k in kept)
+    return dataclasses.replace(made, columns=columns, rows=tuple(shorter))
+
+
+def _whole_landmark_table(rows: LandmarkRows) -> Table:
     known = GaussianPoints(rows.predicted, rows.covariances)
     pits = 100 * scores.pit(rows.loo_chi2, rows.known)
     numbers = np.stack(
@@ -132,23 +152,26 @@ def target_table(document: Any) -> Table | None:
     if not named:
         return None
     frame = "RAS" if document["dimension"] == 3 else "IMAGE"
+    nearest, source = "nearest landmark", "landmarks"
+    if document.get("registered_images"):
+        nearest, source = "nearest information", "what was compared"
     columns = (
         Column("target", number=False),
         Column(f"fixed, {frame} (mm)", "where it is predicted", number=False),
         Column("95 % radius", "of the ball that holds it, mm"),
         Column("sd", "standard deviation, mm"),
         Column("TRE", "predicted target registration error, mm"),
-        Column("nearest landmark", "its distance, mm"),
+        Column(nearest, "its distance, mm"),
         Column("rests on", number=False),
     )
-    rows = tuple(_target_row(target) for target in named[:MOST_ROWS])
+    rows = tuple(_target_row(target, source) for target in named[:MOST_ROWS])
     return Table("target-table", "Targets", columns, rows)
 
 
-def _target_row(target: Any) -> Row:
+def _target_row(target: Any, source: str) -> Row:
     place = ", ".join(f"{x:.1f}" for x in target["position"])
     near = number(target["nearest_mm"], f"{target['nearest']}, {mm(target['nearest_mm'])}")
-    rests = "the prior: an extrapolation" if target["extrapolates"] else "landmarks"
+    rests = "the prior: an extrapolation" if target["extrapolates"] else source
     cells = (
         Cell(target["name"]),
         Cell(place),

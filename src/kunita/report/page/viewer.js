@@ -25,10 +25,16 @@ function outsideHull(from) {
   return Math.max(0, ...data.reach.sides.map((side) => place.reduce((sum, x, k) => sum + x * side[k], side[side.length - 1])));
 }
 
+// How far a moving point is from everything that the fit rests on: landmarks, and nodes that images inform.
+function farFromAll(from, near) {
+  const nodes = data.reach.nodes.map((node) => Math.hypot(...turned(node.map((x, k) => x - from[k]))));
+  return nodes.reduce((least, distance) => Math.min(least, distance), near ? near.distance : Infinity);
+}
+
 function remarksOn(from, near) {
-  const { far, beyond } = data.reach, outside = outsideHull(from);
-  if (far !== null && near && near.distance > far) return "Farther than a length scale from every landmark: this rests on the prior.";
-  if (beyond !== null && outside > beyond) return `${number(outside)} mm outside the landmarks' hull: this rests on the prior.`;
+  const { far, beyond, one, region } = data.reach, outside = outsideHull(from);
+  if (far !== null && farFromAll(from, near) > far) return `Farther than a length scale from every ${one}: this rests on the prior.`;
+  if (beyond !== null && outside > beyond) return `${number(outside)} mm outside ${region}: this rests on the prior.`;
   return null;
 }
 
@@ -240,7 +246,7 @@ function connected(nv, canvas, names, meshes, readout) {
   onFlicker((share) => opacity("warped", share));
   const label = element("show-label");
   if (label) label.addEventListener("change", () => opacity("label", label.checked ? 1 : 0));
-  element("spheres").addEventListener("change", (event) => {
+  element("spheres")?.addEventListener("change", (event) => {
     const scale = Number(event.target.value);
     meshes.forEach((mesh) => {
       nv.setMeshProperty(mesh.id, "visible", scale > 0);
