@@ -44,11 +44,6 @@ DESCRIPTIONS = {
         "Noise around a voxel over the least one: above two the images do not match",
         "1",
     ),
-    "mismatch": (
-        "desc-regmismatch_map",
-        "Local noise over the least noise: above 2 the images do not match; 0 not compared",
-        "1",
-    ),
     "labels_probability": (
         "desc-labels_probseg",
         "Probability that a voxel belongs to the label",
