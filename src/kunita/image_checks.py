@@ -23,6 +23,9 @@ DEFAULT_KEY = 0
 LEAST_OVERLAP = 0.2
 """The least share of the moving image that must lie inside the fixed one."""
 
+LEAST_NODES = 4
+"""The least number of control points that must see structure in both images."""
+
 LUMINANCE = np.array([0.299, 0.587, 0.114])
 """Weights of red, green and blue (ITU-R BT.601)."""
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from kunita.data.image import Grid, Image
+from kunita.observations.relation import Relation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class ImageRecord:
             local standard deviation of the noise over the least one of its channel, the largest
             of all channels. One where the images match, above two where they do not, NaN where
             nothing was compared.
+        relation: whether their intensities are related.
         is_prior_chosen: whether the evidence chose the kernel, which else was given.
         num_draws: from the posterior.
         monte_carlo_error: the relative standard error of a radius from these draws.
@@ -40,6 +42,7 @@ class ImageRecord:
     decimation: float
     mismatch: float
     mismatch_map: Image
+    relation: Relation
     is_prior_chosen: bool
     num_draws: int
     monte_carlo_error: float

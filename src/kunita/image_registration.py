@@ -22,11 +22,13 @@ from kunita.inference import image_fit
 from kunita.inference.image_evidence import EvidenceOptions, LinearisedImages, best_scales
 from kunita.inference.image_fit import ImageFit, ImageFitOptions, ImageTask, Scales, fit_images
 from kunita.inference.image_search import ImageProgress, Marks
+from kunita.inference.image_trend import seen_trend
 from kunita.inference.search import Progress
-from kunita.inference.trend import Alignment, determined_trend
+from kunita.inference.trend import Alignment, generators
 from kunita.jaxrun.doors import on_one_blas_thread
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide
+from kunita.observations.relation import Arrivals, Relation, relation
 from kunita.prealignment.align import Prealignment, prealign
 from kunita.prealignment.overlap import overlap as overlap_of
 from kunita.prior import Prior
@@ -189,15 +191,20 @@ def register_images(
     noise = fit.search.noise_model(fit.state.compared)
     listener(DRAWING, 0.0)
     num_draws = (QUICK_DRAWS if setting.quick else DRAWS)[sides.dimension]
-    posterior = _posterior(task, fit, noise, scales).with_draws(num_draws, setting.key)
+    posterior = _checked_nodes(_posterior(task, fit, noise, scales))
+    posterior = posterior.with_draws(num_draws, setting.key)
     is_chosen = setting.scales is None and not setting.quick
     compared = Comparing(sides, setting, start, overlap, is_chosen)
-    images = _image_record(compared, fit, noise, posterior)
+    images = _image_record(compared, fit, noise, posterior, _relation(task, fit))
     reg = _record(task, fit, noise, posterior, setting, marked)
     return dataclasses.replace(
         reg,
         images=images,
-        warnings=(*_first_look_remarks(setting, images), *_remarks(reg.outcome, images)),
+        warnings=(
+            *_first_look_remarks(setting, images),
+            *_remarks(reg.outcome, images),
+            *_open_remarks(task, setting.align),
+        ),
         seconds=time.perf_counter() - began,
     )
 
@@ -220,6 +227,17 @@ def _checked_overlap(sides: Sides, matrix: np.ndarray) -> float:
             "inside the fixed one and its mask; check their frames, or give init"
         )
     return overlap
+
+
+def _checked_nodes(posterior: ImagePosterior) -> ImagePosterior:
+    """A posterior of a fit in which enough of the lattice sees something; others are refused."""
+    num_informed = len(posterior.informed_nodes)
+    if num_informed + len(posterior.marks) < image_checks.LEAST_NODES:
+        raise ImageError(
+            f"images: only {num_informed} of the control points see structure in both images, "
+            f"expected at least {image_checks.LEAST_NODES}; check the masks"
+        )
+    return posterior
 
 
 # -------------------------------------------------------------------------------------- beginning
@@ -252,9 +270,9 @@ def _task(
     moved = matrix[:d, :d] @ centre + matrix[:d, d]
     alignment = Alignment(centre, matrix[:d, :d], moved - origin)
     pair = ImagePair(sides.moving_side, sides.fixed_side, origin, setting.metric)
-    corners = pair.lattice(pair.extent).nodes
-    trend, _ = determined_trend(setting.align, np.asarray(alignment(corners)))
-    return ImageTask(pair, alignment, trend, _marks(marked, origin, matrix, d))
+    marks = _marks(marked, origin, matrix, d)
+    trend = seen_trend(pair, alignment, setting.align, marks)
+    return ImageTask(pair, alignment, trend, marks)
 
 
 def _options(pair: ImagePair, *, is_quick: bool = False) -> ImageFitOptions:
@@ -427,6 +445,7 @@ def _image_record(
     fit: ImageFit,
     noise: ImageNoise,
     posterior: ImagePosterior,
+    found: Relation,
 ) -> ImageRecord:
     assert posterior.draws is not None
     mismatch = _mismatch_map(fit, noise)
@@ -441,11 +460,28 @@ def _image_record(
         decimation=noise.decimation,
         mismatch=_share_of_mismatch(mismatch),
         mismatch_map=mismatch,
+        relation=found,
         is_prior_chosen=compared.is_prior_chosen,
         num_draws=len(posterior.draws),
         monte_carlo_error=posterior.monte_carlo_error,
         is_first_look=compared.setting.quick,
     )
+
+
+def _relation(task: ImageTask, fit: ImageFit) -> Relation:
+    """Whether the intensities are related, before the flow and after it."""
+    nodes = fit.problem.nodes
+    carried = fit.state.carried
+    matrix = np.asarray(fit.state.alignment.matrix)
+    aligned = Arrivals(
+        positions=np.asarray(task.alignment(nodes)),
+        jacobians=np.asarray(task.alignment.jacobians(len(nodes))),
+    )
+    arrived = Arrivals(
+        positions=carried.arrived[: len(nodes)],
+        jacobians=carried.jacobians[-1][: len(nodes)] @ matrix,
+    )
+    return relation(task.pair, fit.lattice, aligned, arrived)
 
 
 def _mismatch_map(fit: ImageFit, noise: ImageNoise) -> Image:
@@ -549,9 +585,28 @@ def _remarks(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
     """What a user should know of the fit."""
     if not outcome.converged:
         yield outcome.value
+    if not images.relation.is_found:
+        yield (
+            "the intensities of the two images do not seem to be related (gradients are correlated "
+            f"by {images.relation.before:.2f} before the flow, {images.relation.after:.2f} after "
+            "it), as between different modalities, inverted contrasts or different objects: do not "
+            "trust this registration, nor its uncertainty; register with landmarks instead"
+        )
     if images.mismatch > 0.1:
         yield (
             f"the images do not match around {100 * images.mismatch:.0f} % of the compared voxels: "
             "there the uncertainty is larger, and the registration may be wrong; look at the "
             "warped image, or mask what one image lacks"
+        )
+
+
+def _open_remarks(task: ImageTask, kind: str) -> Iterator[str]:
+    """Directions of the alignment that the images do not determine."""
+    whole = len(generators(kind, task.pair.moving.dimension))
+    num_open = whole - len(task.trend.generators)
+    if num_open:
+        yield (
+            f"the images do not determine {num_open} of the {whole} directions of the {kind} "
+            "alignment, such as a shift along stripes or a turn of a disc: these were kept as the "
+            "alignment starts, and the uncertainty along them is that of the prior alone"
         )

@@ -198,6 +198,11 @@ def image_numbers(reg: Registration) -> Any:
         "node_spacing_mm": spacing,
         "decimation": images.decimation,
         "mismatch": images.mismatch,
+        "relation": {
+            "found": images.relation.is_found,
+            "before": images.relation.before,
+            "after": images.relation.after,
+        },
         "draws": images.num_draws,
         "monte_carlo_error": images.monte_carlo_error,
         "first_look": images.is_first_look,
