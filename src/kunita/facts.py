@@ -248,7 +248,7 @@ def _image_entries(images: ImageRecord) -> Iterator[tuple[str, str]]:
     """How the images were compared, and how well they match."""
     yield "images", f"compared by {images.metric}, {100 * images.overlap:.0f} % overlap"
     if images.unit == "pixel":
-        yield "unit", "pixels: no spacing is known, so that one pixel counts as one mm"
+        yield "unit", "pixels: their spacing is one, so that one pixel counts as one mm"
     yield "mismatch", f"around {100 * images.mismatch:.0f} % of the compared voxels"
     yield (
         "draws",

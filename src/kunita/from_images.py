@@ -3,19 +3,41 @@
 import dataclasses
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kunita.console import Console
+import numpy as np
+
+from kunita.console import Console, Stage
 from kunita.data.image import Image
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, ExitStatus
 from kunita.image_checks import GivenImages, as_plane
+from kunita.image_record import unit_of
 from kunita.inputs import changed, keep_programs, read_sides, read_targets
+from kunita.io.bids import bids_names
 from kunita.io.image_files.files import read_image
-from kunita.io.result_folder import check_result, result_folder
+from kunita.io.result_folder import REPORT, check_result, result_folder
 from kunita.results import Images, Request, output_names, read_images, write_results
+
+STORABLE = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.float32))
+"""Numbers that a TIFF file holds."""
+
+STAGES = {
+    "aligning the images": 3.0,
+    "choosing the prior": 12.0,
+    "fitting": 6.0,
+    "drawing from the posterior": 8.0,
+    "transform of fixed images": 3.0,
+    "transform of moving images": 4.0,
+    "evaluating the posterior": 4.0,
+    "writing the maps": 2.0,
+    "covariance map": 2.0,
+    "label probability": 1.0,
+    "drawing the report": 4.0,
+}
+"""What a registration goes through, with its CPU seconds on the pair of `kunita demo --images`."""
 
 
 def register(args: Namespace) -> int:
@@ -25,15 +47,21 @@ def register(args: Namespace) -> int:
     with console.warnings():
         refuse_contradictions(args)
         case = _read_case(args)
-        check_result(args.out, case.names, overwrite=args.overwrite)
-        _note_units(args, case.dimension, console)
+        rename = case.rename
+        check_result(args.out, case.names, overwrite=args.overwrite, rename=rename)
+        _note_units(args, case, console)
         with (
-            console.progress() as tell,
-            result_folder(args.out, case.names, overwrite=args.overwrite) as folder,
+            console.one_bar(tuple(_stages(args))) as tell,
+            result_folder(args.out, case.names, overwrite=args.overwrite, rename=rename) as folder,
         ):
             reg = _register(args, case, tell)
             document = write_results(reg, case.request, case.images, folder, args.out, (), tell)
-    _answer(console, args.out, reg, document, time.perf_counter() - began)
+        for remark in document["warnings"]:
+            if remark not in reg.warnings:  # those were said when they came up
+                console.warn(remark)
+    document["out"] = str(args.out)
+    lines = _lines(case, reg, document, time.perf_counter() - began)
+    console.answer("\n".join(lines), document)
     return ExitStatus.DONE if reg.converged else ExitStatus.NOT_CONVERGED
 
 
@@ -62,6 +90,32 @@ class ImageCase:
         """The files that will be written."""
         return output_names(self.request, self.dimension)
 
+    @property
+    def rename(self) -> Callable[[str], str]:
+        """How these are called in the end."""
+        return self.request.bids or (lambda name: name)
+
+    @property
+    def unit(self) -> str:
+        """Of all lengths."""
+        assert self.images.moving is not None
+        assert self.images.fixed is not None
+        return unit_of(self.images.moving.affine, self.images.fixed.affine)
+
+
+def _stages(args: Namespace) -> Iterator[Stage]:
+    """What this registration will go through."""
+    left_out = {
+        "aligning the images": args.init is not None or args.align == "none",
+        "choosing the prior": args.quick or args.prior is not None or args.length_scale is not None,
+        "covariance map": not args.cov,
+        "label probability": args.labels is None,
+        "drawing the report": args.no_report,
+    }
+    for name, share in STAGES.items():
+        if not left_out.get(name, False):
+            yield Stage(name, share)
+
 
 def _read_case(args: Namespace) -> ImageCase:
     """Read all files before anything is computed."""
@@ -77,15 +131,14 @@ def _read_case(args: Namespace) -> ImageCase:
     return dataclasses.replace(case, request=dataclasses.replace(request, targets=targets))
 
 
-def _answer(console: Console, out: Path, reg: Any, document: Any, seconds: float) -> None:
-    """Say what came out."""
-    for remark in document["warnings"]:
-        if remark not in reg.warnings:  # those were said when they came up
-            console.warn(remark)
-    document["out"] = str(out)
+def _lines(case: ImageCase, reg: Any, document: Any, seconds: float) -> Iterator[str]:
+    """What came out, for people."""
+    out = Path(document["out"])
     count = len(document["files"])
-    written = f"  written    {out}/ ({count} files, {seconds:.0f} s in all)"
-    console.answer(f"{reg.summary()}\n{written}", document)
+    yield reg.summary()
+    yield f"  written    {out}/ ({count} files, {seconds:.0f} s in all)"
+    if case.request.report:
+        yield f"  look at    {out / case.rename(REPORT)}"
 
 
 def refuse_contradictions(args: Namespace) -> None:
@@ -102,24 +155,28 @@ def refuse_contradictions(args: Namespace) -> None:
                 f"{name}: carries an image along; with --from-images the two images are carried "
                 "along anyway"
             )
-    if args.bids:
-        raise ArgumentError("--bids: not available together with --from-images yet")
     if args.kernel not in (None, "gaussian"):
         raise ArgumentError(f"--kernel: images take Gaussian kernels only, found {args.kernel!r}")
 
 
-def _note_units(args: Namespace, dimension: int, console: Console) -> None:
-    """Say what a pixel counts as, and that no page is made."""
-    if dimension == 2 and args.spacing is None:
-        console.note("no --spacing: one pixel counts as one mm")
-    if not args.no_report:
-        console.note("no report.html: there is no page yet for a registration that images drive")
+def _note_units(args: Namespace, case: ImageCase, console: Console) -> None:
+    """Say what a pixel counts as."""
+    if case.unit == "pixel" and args.spacing is None:
+        console.note("no --spacing: one pixel counts as one mm, so that all lengths are in pixels")
 
 
 def _planes(images: Images) -> Images:
     """Volumes of one slice as planes, so that what is written lies on the same grids."""
     flat = lambda image: None if image is None else as_plane(image)
-    return Images(flat(images.moving), flat(images.fixed), flat(images.labels))
+    moving = flat(images.moving)
+    return Images(moving and _storable(moving), flat(images.fixed), flat(images.labels))
+
+
+def _storable(image: Image) -> Image:
+    """A plane with numbers that a TIFF file holds, since it will be warped and written as one."""
+    if image.grid.dimension == 3 or image.data.dtype in STORABLE:
+        return image
+    return Image(image.data.astype(np.float32), image.affine, image.channels)
 
 
 def _landmarks(args: Namespace) -> tuple[Landmarks | None, Landmarks | None]:
@@ -141,11 +198,16 @@ def _request(args: Namespace) -> Request:
         covariance=args.cov,
         nrrd=args.nrrd,
         nifti_xfm=args.nifti_xfm,
-        report=False,
+        report=not args.no_report,
+        from_images=True,
+        moving_mask=args.moving_mask,
+        fixed_mask=args.fixed_mask,
+        init=args.init,
         has_landmarks=args.landmarks is not None,
         moving=None if args.landmarks is None else args.landmarks[0],
         fixed=None if args.landmarks is None else args.landmarks[1],
         prior=args.prior,
+        bids=bids_names(args.moving_image, args.fixed_image) if args.bids else None,
         command=getattr(args, "typed", None),
     )
 
@@ -155,7 +217,6 @@ def _register(args: Namespace, case: ImageCase, tell: Callable[[str], Any]) -> A
     from kunita.io.prior_files import read_prior
 
     keep_programs()
-    tell("aligning the images")
     given = GivenImages(
         moving=case.images.moving,
         fixed=case.images.fixed,
@@ -164,6 +225,7 @@ def _register(args: Namespace, case: ImageCase, tell: Callable[[str], Any]) -> A
         metric=args.metric,
         init=args.init,
         key=args.seed,
+        quick=args.quick,
     )
     return register_with_images(
         case.moving,
@@ -187,13 +249,13 @@ def _mask(path: Path | None, args: Namespace) -> Image | None:
 
 
 def _listener(tell: Callable[[str], Any]) -> Callable[[str, float], None]:
-    """Turn what is done, and how much of it, into progress bars: one for each thing that begins."""
+    """Tell what is done, and how much of it; each stage begins once."""
     bars: dict[str, Any] = {}
 
     def listen(what: str, share: float) -> None:
-        stage = what.partition(",")[0]
+        stage, _, detail = what.partition(": ")
         if stage not in bars:
             bars[stage] = tell(stage)
-        bars[stage](share)
+        bars[stage](share, detail)
 
     return listen

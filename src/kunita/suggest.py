@@ -30,6 +30,11 @@ def suggest(args: Namespace) -> int:
     console = Console(quiet=args.quiet, as_json=args.json)
     _check_outputs(args)
     reg = load_result(args.result)
+    if reg.images is not None:
+        raise ArgumentError(
+            f"{args.result}: images drove this registration; places for landmarks are suggested "
+            "where landmarks alone did"
+        )
     with console.warnings(), console.progress() as tell:
         inside = _labels(args, reg.moving.dimension, console)
         progress = tell("looking for places")
