@@ -173,7 +173,10 @@ def kernel_of(scales: tuple[tuple[float, float], ...]) -> AbstractKernel:
 def _check_init(init: Any) -> Any:
     if init is None or isinstance(init, str | os.PathLike):
         return init
-    matrix = np.asarray(init, dtype=float)
+    try:
+        matrix = np.asarray(init, dtype=float)
+    except (TypeError, ValueError):
+        matrix = np.zeros(0)  # refused below, as any other shape that is wrong
     if matrix.ndim != 2 or matrix.shape not in ((3, 3), (4, 4)) or not np.isfinite(matrix).all():
         raise ArgumentError(
             "init: expected the path of an ITK transform, or a (d + 1, d + 1) matrix from moving "
