@@ -129,16 +129,7 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
         for form in request.transform_suffixes
     ]
     names += _script_names(dimension)
-    if request.fixed_image:
-        names += [
-            *(f"uncertainty_{what}{image}" for what in ("fc", "std", "radius")),
-            f"jacobian{image}",
-        ]
-        names += [f"uncertainty_cov{image}"] if request.covariance else []
-        names += [f"warped{image}"] if request.moving_image else []
-        names += [f"mismatch{image}"] if request.from_images else []
-        names += [f"labels_probability{image}"] if request.labels else []
-        names += [OVERVIEW] if request.report else []
+    names += _map_names(request, image)
     if request.targets_file:
         target = _target_name(request.targets_file, dimension)
         names += [
@@ -147,6 +138,20 @@ def output_names(request: Request, dimension: int) -> tuple[str, ...]:
         ]
     names += [REPORT] if request.report else []
     return (*names, *(SHARED if request.bids else ()))
+
+
+def _map_names(request: Request, image: str) -> list[str]:
+    """The files on the fixed grid, with the suffix of images, and the picture of them."""
+    if not request.fixed_image:
+        return []
+    names = [f"uncertainty_{what}{image}" for what in ("fc", "std", "radius")]
+    names.append(f"jacobian{image}")
+    names += [f"uncertainty_cov{image}"] if request.covariance else []
+    names += [f"warped{image}"] if request.moving_image else []
+    names += [f"mismatch{image}"] if request.from_images else []
+    names += [f"labels_probability{image}"] if request.labels else []
+    names += [OVERVIEW] if request.report else []
+    return names
 
 
 def _script_names(dimension: int) -> list[str]:
@@ -179,8 +184,7 @@ def write_results(
     if images.fixed is not None:
         try:
             found = maps(reg, images.fixed, tell("evaluating the posterior"))
-            remarks += _write_maps(found, request, images, folder, tell)
-            _write_mismatch(found, reg, folder)
+            remarks += _write_maps(reg, found, request, images, folder, tell)
         except InverseError as error:
             remarks += (f"no maps on the fixed grid: {error}",)
     targets, doubts = _write_targets(reg, request, folder) if request.targets_file else ((), ())
@@ -190,7 +194,7 @@ def write_results(
     files = _write_for_others(request, folder, place, document)
     if request.report:
         tell("drawing the report")
-        layers = _layers(reg, images, folder) if found is not None else Layers()
+        layers = _layers(reg, images, found, folder)
         _write_overview(found, layers, rows, folder)
         write_report(
             Subject(reg, rows, document, found, layers, tuple(files.items())), folder / REPORT
@@ -240,11 +244,12 @@ def _write_transforms(
 
 
 def _write_maps(
-    found: Maps, request: Request, images: Images, folder: Path, tell: Tell
+    reg: Registration, found: Maps, request: Request, images: Images, folder: Path, tell: Tell
 ) -> tuple[str, ...]:
     """Everything on the fixed grid."""
     suffix, remarks = map_suffix(found.grid.dimension), found.remarks
     write_all_maps(folder, found, SCALARS, images.moving, tell("writing the maps"))
+    _write_mismatch(found, reg, folder)
     if request.covariance:
         write_map(folder / f"uncertainty_cov{suffix}", found, "cov", tell("covariance map"))
     if images.labels is not None:
@@ -279,8 +284,10 @@ def _write_mismatch(found: Maps, reg: Registration, folder: Path) -> None:
             write(part)
 
 
-def _layers(reg: Registration, images: Images, folder: Path) -> Layers:
+def _layers(reg: Registration, images: Images, found: Maps | None, folder: Path) -> Layers:
     """What there is to look at; the moving image as well where it drove the fit."""
+    if found is None:
+        return Layers()
     moving = None if reg.images is None else images.moving
     return read_layers(folder, images.fixed, moving=moving)
 

@@ -193,10 +193,15 @@ def draw_layer(axes: Any, layer: Layer, view: View, grid: Grid) -> Any:
     signs = _signs(view, grid)
     axes.set_xlim(*sorted(axes.get_xlim(), reverse=bool(signs[0] < 0)))
     axes.set_ylim(*sorted(axes.get_ylim(), reverse=bool(signs[1] < 0)))
-    for letter, (x, y) in zip(
-        view.letters, ((0.03, 0.5), (0.97, 0.5), (0.5, 0.03), (0.5, 0.97)), strict=False
-    ):
-        box = {"facecolor": "black", "alpha": 0.6, "pad": 1.5, "linewidth": 0}
+    _letter_sides(axes, view)
+    return drawn
+
+
+def _letter_sides(axes: Any, view: View) -> None:
+    """What is to the left, right, below and above."""
+    places = ((0.03, 0.5), (0.97, 0.5), (0.5, 0.03), (0.5, 0.97))
+    box = {"facecolor": "black", "alpha": 0.6, "pad": 1.5, "linewidth": 0}
+    for letter, (x, y) in zip(view.letters, places, strict=False):
         axes.text(
             x,
             y,
@@ -208,7 +213,6 @@ def draw_layer(axes: Any, layer: Layer, view: View, grid: Grid) -> Any:
             va="center",
             bbox=box,
         )
-    return drawn
 
 
 def _signs(view: View, grid: Grid) -> tuple[float, ...]:

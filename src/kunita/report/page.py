@@ -68,8 +68,6 @@ class Subject:
 
 def page(subject: Subject) -> str:
     """The page as HTML."""
-    from markupsafe import Markup
-
     reg, rows = subject.reg, subject.rows
     found, reason = _maps(subject)
     document = _with_least_jacobian(subject.document, found)
@@ -78,17 +76,9 @@ def page(subject: Subject) -> str:
     looking = (
         nothing(reason) if found is None or seen is None else look(reg, rows, found, seen, layers)
     )
-    looking = dataclasses.replace(
-        looking,
-        planes=tuple(
-            dataclasses.replace(one, drawing=Markup(one.drawing)) for one in looking.planes
-        ),
-    )
+    looking = dataclasses.replace(looking, planes=tuple(map(_as_markup, looking.planes)))
     draw = drawings if reg.images is None else image_drawings
-    drawn = [
-        dataclasses.replace(one, drawing=Markup(one.drawing))
-        for one in draw(reg, rows, document, found, seen, layers)
-    ]
+    drawn = [_as_markup(one) for one in draw(reg, rows, document, found, seen, layers)]
     tables = {"landmarks": _landmark_table(reg, rows), "targets": target_table(document)}
     return rendered(
         "report.html",
@@ -112,6 +102,13 @@ def page(subject: Subject) -> str:
         notices=licences() if looking.kind == "volume" else "",
         scripts=("page.js", "readout.js", "viewer.js"),
     )
+
+
+def _as_markup(one: Any) -> Any:
+    """A drawing that the page takes as it is."""
+    from markupsafe import Markup
+
+    return dataclasses.replace(one, drawing=Markup(one.drawing))
 
 
 def rendered(

@@ -21,6 +21,7 @@ from kunita.outputs.dense import Progress
 from kunita.outputs.layers import Layers
 from kunita.outputs.maps import maps
 from kunita.outputs.summary import landmark_rows, summary
+from kunita.record import Registration
 from kunita.report.page import Subject, page
 
 LAYERS = {"warped": "warped", "labels_probability": "probability", "mismatch": "mismatch"}
@@ -69,10 +70,8 @@ def read_subject(
     rows = landmark_rows(reg)
     document = {**summary_document(summary(reg, rows)), **_document(record)}
     image, remarks = _fixed_image(result, document, fixed_image)
-    moving = None
-    if reg.images is not None and image is not None:
-        moving, doubts = _moving_image(result, document)
-        remarks += doubts
+    moving, doubts = _moving_image(reg, result, document)
+    remarks += doubts
     found = None
     if image is not None:
         try:
@@ -80,18 +79,23 @@ def read_subject(
         except InverseError as error:
             remarks += (f"no maps on the fixed grid: {error}",)
     document = {**document, "warnings": [*document["warnings"], *remarks]}
-    names = document.get("file_names") or {
-        Path(name).name: Path(name).name for name in document.get("files", ())
-    }
-    names = names or {RECORD: record.name}
+    names = _names(document) or {RECORD: record.name}
     layers = read_layers(folder, image, names, moving)
     return Subject(reg, rows, document, found, layers, tuple(names.items())), remarks
 
 
-def _moving_image(result: Path, document: Any) -> tuple[Image | None, tuple[str, ...]]:
+def _names(document: Any) -> dict[str, str]:
+    """The files of a result, by their usual names."""
+    names = [Path(name).name for name in document.get("files", ())]
+    return document.get("file_names") or dict(zip(names, names, strict=True))
+
+
+def _moving_image(
+    reg: Registration, result: Path, document: Any
+) -> tuple[Image | None, tuple[str, ...]]:
     """The moving image that drove a registration, if it is still what it was."""
     recorded = (document.get("inputs") or {}).get("moving_image")
-    if recorded is None:
+    if reg.images is None or recorded is None:
         return None, ()
     if not unchanged(recorded):
         name = Path(recorded["path"]).name
