@@ -471,15 +471,32 @@ def oasis_record(
 
 
 def run_labels(job: Job, kept: Kept) -> Iterator[tuple[str, Record]]:
-    """Probabilities of labels from the registrations of `oasis`."""
+    """Probabilities of labels from the registrations of `oasis`, which has the same setting."""
+    path = image_report.file_of(job.folder, "oasis", job.pairs)
+    Kept(path, dataclasses.asdict(job.setting)).records()  # refuses another setting
     subjects = image_data.oasis_subjects(job.data)
     for pair in missing(job.named_pairs, kept, job.limit):
-        path = oasis_file(job, pair)
-        if not path.exists():
-            raise SystemExit(f"there is no {path}: run oasis --pairs {job.pairs} first")
+        reg = oasis_stored(subjects, pair, job)
         with Timed() as timed:
-            record = labels_record(subjects, pair, kunita.load(path), job)
+            record = labels_record(subjects, pair, reg, job)
         yield name_of(pair), record | {"cpu_s": timed.cost["cpu_s"]}
+
+
+def oasis_stored(subjects: list[Subject], pair: tuple[int, int], job: Job) -> kunita.Registration:
+    """The registration that `oasis` kept.
+
+    It is made again, and that is said, where the file is of another version of the package.
+    """
+    path = oasis_file(job, pair)
+    if not path.exists():
+        raise SystemExit(f"there is no {path}: run oasis --pairs {job.pairs} first")
+    try:
+        return kunita.load(path)
+    except kunita.KunitaError as error:
+        print(f"{error}; registering {name_of(pair)} again", file=sys.stderr, flush=True)
+    reg, _ = oasis_registered(subjects, pair, job)
+    kunita.save(reg, path, overwrite=True)
+    return reg
 
 
 def labels_record(
