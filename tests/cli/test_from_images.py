@@ -64,7 +64,19 @@ def test_images_alone_make_a_result_without_landmarks(folder, ended):
     written = {path.name for path in (folder / "result").iterdir()}
     assert {"registration.h5", "summary.json", "forward_xfm.h5", "warped.tif"} <= written
     assert {"uncertainty_radius.tif", "jacobian.tif", "targets.csv"} <= written
+    assert {"mismatch.tif", "overview.png", "report.html"} <= written
+    assert set(document["files"]) == written
     assert "landmarks.csv" not in written
+
+
+def test_the_mismatch_lies_on_the_fixed_grid_and_is_at_least_one_where_it_is_known(folder, ended):
+    mismatch = kunita.read_image(folder / "result" / "mismatch.tif").data
+    fixed = kunita.read_image(folder / "fixed.tif").data
+    assert mismatch.shape == fixed.shape
+    assert mismatch.dtype == np.float32
+    known = mismatch[mismatch != 0]
+    assert known.size > 0.7 * mismatch.size
+    assert known.min() >= 1.0 - 1e-6
 
 
 def test_targets_are_carried_to_their_true_places(folder, ended):
@@ -98,10 +110,12 @@ def test_other_commands_take_the_result(folder, ended):
 
 def test_landmarks_beside_images_get_their_table(folder):
     marks = ("--landmarks", folder / "moving.csv", folder / "fixed.csv", "--noise", 0.1)
-    ended = from_images(folder, "both", *PRIOR, *marks, "--json")
+    ended = from_images(folder, "both", *PRIOR, *marks, "--json", "--no-report")
     assert ended.status == 0, ended.err
     assert json.loads(ended.out)["n_landmarks"] == 3
-    assert (folder / "both" / "landmarks.csv").exists()
+    written = {path.name for path in (folder / "both").iterdir()}
+    assert {"landmarks.csv", "mismatch.tif"} <= written
+    assert not {"report.html", "overview.png"} & written
 
 
 @pytest.mark.parametrize(
@@ -113,7 +127,7 @@ def test_landmarks_beside_images_get_their_table(folder):
         (("--kernel", "matern52"), "Gaussian kernels only"),
         (("--robust",), "landmarks alone"),
         (("--noise", "1"), "there are none"),
-        (("--bids",), "not available"),
+        (("--bids",), "a BIDS name"),
     ],
 )
 def test_what_does_not_go_with_images_is_refused_in_one_line(folder, words, text):
