@@ -61,7 +61,6 @@ LARGE_IN_THE_SHELL = {
     "commands.register": 412,
     "commands.uncertainty": 265,
     "commands.warp": 388,
-    "demo.run": 253,
     "experiments.clinical.clinical": 408,
     "experiments.clinical_pictures.plates_of": 355,
     "experiments.clinical_tables.prior_row": 378,

@@ -215,6 +215,17 @@ def check_image(image: Any, side: str) -> Image:
     return image
 
 
+def refuse_same(moving: Image, fixed: Image) -> None:
+    """Refuse an image with itself: without any noise there is no uncertainty to tell."""
+    if moving.grid.shape != fixed.grid.shape or not np.array_equal(moving.affine, fixed.affine):
+        return
+    if np.array_equal(moving.data, fixed.data):
+        raise ImageError(
+            "images: the moving and the fixed image are the same, voxel for voxel; was one file "
+            "given twice?"
+        )
+
+
 def _grey(image: Image, side: str) -> Image:
     """Colours become luminance; other channels are refused."""
     if not image.channels:

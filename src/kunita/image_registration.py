@@ -105,6 +105,7 @@ def check_sides(images: GivenImages) -> Sides:
             f"images: expected two planes or two volumes, found a moving image in "
             f"{moving.grid.dimension}-D and a fixed one in {fixed.grid.dimension}-D"
         )
+    image_checks.refuse_same(moving, fixed)
     moving_mask = image_checks.check_mask(images.moving_mask, moving, "moving")
     fixed_mask = image_checks.check_mask(images.fixed_mask, fixed, "fixed")
     return Sides(
@@ -186,27 +187,17 @@ def register_images(
     overlap = _checked_overlap(sides, start.matrix)
     task = _task(sides, setting, start.matrix, marked)
     scales = _scales(task, setting, listener)
-    options = _options(task.pair, is_quick=setting.quick)
-    fit = fit_images(task, scales, options, _fit_listener(task.pair, options, listener))
+    fit = _fit(task, scales, setting, listener)
     noise = fit.search.noise_model(fit.state.compared)
     listener(DRAWING, 0.0)
-    num_draws = (QUICK_DRAWS if setting.quick else DRAWS)[sides.dimension]
-    posterior = _checked_nodes(_posterior(task, fit, noise, scales))
-    posterior = posterior.with_draws(num_draws, setting.key)
+    posterior = _drawn(_checked_nodes(_posterior(task, fit, noise, scales)), setting)
     is_chosen = setting.scales is None and not setting.quick
     compared = Comparing(sides, setting, start, overlap, is_chosen)
     images = _image_record(compared, fit, noise, posterior, _relation(task, fit))
     reg = _record(task, fit, noise, posterior, setting, marked)
-    return dataclasses.replace(
-        reg,
-        images=images,
-        warnings=(
-            *_first_look_remarks(setting, images),
-            *_remarks(reg.outcome, images),
-            *_open_remarks(task, setting.align),
-        ),
-        seconds=time.perf_counter() - began,
-    )
+    remarks = tuple(_all_remarks(task, setting, reg.outcome, images))
+    seconds = time.perf_counter() - began
+    return dataclasses.replace(reg, images=images, warnings=remarks, seconds=seconds)
 
 
 def _checked_overlap(sides: Sides, matrix: np.ndarray) -> float:
@@ -282,6 +273,12 @@ def _options(pair: ImagePair, *, is_quick: bool = False) -> ImageFitOptions:
     if is_quick and len(levels) > 1:
         levels = levels[:-1]
     return image_fit.standard_options(pair.moving.dimension, levels)
+
+
+def _fit(task: ImageTask, scales: Scales, setting: ImageSetting, listener: Listener) -> ImageFit:
+    """Fit with a prior, and say how far it is."""
+    options = _options(task.pair, is_quick=setting.quick)
+    return fit_images(task, scales, options, _fit_listener(task.pair, options, listener))
 
 
 def _fit_listener(
@@ -419,6 +416,12 @@ def _posterior(task: ImageTask, fit: ImageFit, noise: ImageNoise, scales: Scales
         marks=fit.problem.marks.moving,
         precisions=fit.problem.marks.precisions,
     )
+
+
+def _drawn(posterior: ImagePosterior, setting: ImageSetting) -> ImagePosterior:
+    """The posterior with draws, fewer for a first look."""
+    numbers = QUICK_DRAWS if setting.quick else DRAWS
+    return posterior.with_draws(numbers[posterior.dimension], setting.key)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -564,6 +567,15 @@ def _outcome(pair: ImagePair, fit: ImageFit) -> Outcome:
     last = fit.history[-1]
     is_still = last.move_mm <= UNSETTLED * pair.voxel
     return Outcome.CONVERGED if is_still else Outcome.IMAGES_UNSETTLED
+
+
+def _all_remarks(
+    task: ImageTask, setting: ImageSetting, outcome: Outcome, images: ImageRecord
+) -> Iterator[str]:
+    """All that a user should know, the kind of registration first."""
+    yield from _first_look_remarks(setting, images)
+    yield from _remarks(outcome, images)
+    yield from _open_remarks(task, setting.align)
 
 
 def _first_look_remarks(setting: ImageSetting, images: ImageRecord) -> Iterator[str]:
