@@ -53,6 +53,9 @@ UNSETTLED = 0.1
 MISMATCH = 2.0
 """Where the local noise is so many times the common one, the images do not match."""
 
+LEAST_INFORMATION = 0.01
+"""Images say something of a node if they lower its variance by at least this share."""
+
 NODES_APART = 1.2
 """The shortest length scale that a lattice can tell, over the distance of its nodes."""
 
@@ -193,7 +196,7 @@ def register_images(
     posterior = _drawn(_checked_nodes(_posterior(task, fit, noise, scales)), setting)
     is_chosen = setting.scales is None and not setting.quick
     compared = Comparing(sides, setting, start, overlap, is_chosen)
-    images = _image_record(compared, fit, noise, posterior, _relation(task, fit))
+    images = _image_record(compared, fit, noise, posterior, _relation(task, fit, start))
     reg = _record(task, fit, noise, posterior, setting, marked)
     remarks = tuple(_all_remarks(task, setting, reg.outcome, images))
     seconds = time.perf_counter() - began
@@ -222,13 +225,23 @@ def _checked_overlap(sides: Sides, matrix: np.ndarray) -> float:
 
 def _checked_nodes(posterior: ImagePosterior) -> ImagePosterior:
     """A posterior of a fit in which enough of the lattice sees something; others are refused."""
-    num_informed = len(posterior.informed_nodes)
+    num_informed = _count_informed(posterior)
     if num_informed + len(posterior.marks) < image_checks.LEAST_NODES:
         raise ImageError(
             f"images: only {num_informed} of the control points see structure in both images, "
             f"expected at least {image_checks.LEAST_NODES}; check the masks"
         )
     return posterior
+
+
+def _count_informed(posterior: ImagePosterior) -> int:
+    """How many nodes of the lattice the images say something of, compared with the prior."""
+    cells = posterior.cells
+    d = posterior.dimension
+    traces = np.einsum("aac->c", cells.cells)
+    precisions = cells.view.gather(traces[None])[0] / d
+    prior_variance = sum(amplitude**2 for amplitude in posterior.grid.amplitudes)
+    return int(np.sum(precisions * prior_variance > LEAST_INFORMATION))
 
 
 # -------------------------------------------------------------------------------------- beginning
@@ -471,7 +484,7 @@ def _image_record(
     )
 
 
-def _relation(task: ImageTask, fit: ImageFit) -> Relation:
+def _relation(task: ImageTask, fit: ImageFit, start: Prealignment) -> Relation:
     """Whether the intensities are related, before the flow and after it."""
     nodes = fit.problem.nodes
     carried = fit.state.carried
@@ -484,7 +497,8 @@ def _relation(task: ImageTask, fit: ImageFit) -> Relation:
         positions=carried.arrived[: len(nodes)],
         jacobians=carried.jacobians[-1][: len(nodes)] @ matrix,
     )
-    return relation(task.pair, fit.lattice, aligned, arrived)
+    is_searched = start.num_starts > 0
+    return relation(task.pair, fit.lattice, aligned, arrived, is_searched=is_searched)
 
 
 def _mismatch_map(fit: ImageFit, noise: ImageNoise) -> Image:

@@ -202,6 +202,7 @@ def image_numbers(reg: Registration) -> Any:
             "found": images.relation.is_found,
             "before": images.relation.before,
             "after": images.relation.after,
+            "chance": images.relation.chance,
         },
         "draws": images.num_draws,
         "monte_carlo_error": images.monte_carlo_error,
