@@ -140,6 +140,13 @@ def test_a_known_motion_in_3d_is_found_within_half_a_voxel_over_the_object(kind)
     assert largest_error(aligned(kind, 3).matrix, TRUTH_3D[kind], moving) < 1.5
 
 
+@pytest.mark.parametrize("degrees", [60, -60, 100, 180])
+def test_a_large_rotation_is_found(degrees):
+    truth = motion(turn(degrees), [5.0, -3.0])
+    moving, fixed = pair(truth)
+    assert corner_error(prealign(moving, fixed, "rigid").matrix, truth, moving) < 1.0
+
+
 def test_images_that_change_places_have_inverse_alignments():
     """And neither is magnified: found one way only, both determinants are too large."""
     moving, fixed = pair(TRUTH["affine"])
