@@ -6,20 +6,15 @@ them, a disc nothing of a rotation about its centre. The prior on the alignment 
 direction would have no posterior, and it is not fitted. Its uncertainty is then that of the flow.
 """
 
-import dataclasses
-import functools
-from collections.abc import Iterator
-
 import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from kunita.errors import ImageError
 from kunita.inference.image_search import Marks
 from kunita.inference.trend import Alignment, Trend, determined_trend
 from kunita.jaxrun.doors import Array
-from kunita.observations.features import features
-from kunita.observations.image_pair import ImagePair, ImageSide
+from kunita.observations.image_pair import ImagePair
+from kunita.observations.structure import Slopes, slopes_of
 
 UNSEEN = 0.02
 """A direction of which an image says less than this share of what isotropic gradients would say is
@@ -33,44 +28,22 @@ ones at 30 degrees, whose jagged edges are structure, 0.02 to 0.04)."""
 UNMOVED = 1e-6
 """Directions that move landmarks by less, relative to the strongest, are not known by them."""
 
-MOST_VOXELS = 200_000
-"""Of each image that are asked."""
 
-SMOOTHING = 1.0
-"""Of the images, voxels."""
+def information(slopes: Slopes, trend: Trend) -> Float[Array, "b b"]:
+    """Σ (gᵀh)ᵀ(gᵀh) over all voxels and channels, over Σ|g|²."""
+    basis = np.asarray(trend.basis(slopes.places))
+    changes = np.einsum("kcd,kdb->kcb", slopes.gradients, basis)
+    flat = changes.reshape(-1, changes.shape[-1])
+    return flat.T @ flat / slopes.total
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Slopes:
-    """Gradients of an image's features at some of its voxels.
-
-    Args:
-        places: (k, d) the voxels, in the space of the flow.
-        gradients: (k, c, d) per mm of that space.
-    """
-
-    places: np.ndarray
-    gradients: np.ndarray
-
-    @functools.cached_property
-    def total(self) -> float:
-        """Σ|g|²."""
-        return float(np.sum(self.gradients**2, dtype=np.float64))
-
-    def information(self, trend: Trend) -> Float[Array, "b b"]:
-        """Σ (gᵀh)ᵀ(gᵀh) over all voxels and channels, over Σ|g|²."""
-        basis = np.asarray(trend.basis(self.places))
-        changes = np.einsum("kcd,kdb->kcb", self.gradients, basis)
-        flat = changes.reshape(-1, changes.shape[-1])
-        return flat.T @ flat / self.total
-
-    def information_if_isotropic(self, trend: Trend) -> Float[Array, "b b"]:
-        """Σ |g|²hᵀh/d, over Σ|g|²: what gradients along all directions alike would say."""
-        d = self.places.shape[1]
-        basis = np.asarray(trend.basis(self.places))
-        squares = np.sum(self.gradients**2, axis=(1, 2))
-        weighted = squares[:, None, None] * basis
-        return np.einsum("kdb,kdc->bc", weighted, basis) / (d * self.total)
+def information_if_isotropic(slopes: Slopes, trend: Trend) -> Float[Array, "b b"]:
+    """Σ |g|²hᵀh/d, over Σ|g|²: what gradients along all directions alike would say."""
+    d = slopes.places.shape[1]
+    basis = np.asarray(trend.basis(slopes.places))
+    squares = np.sum(slopes.gradients**2, axis=(1, 2))
+    weighted = squares[:, None, None] * basis
+    return np.einsum("kdb,kdc->bc", weighted, basis) / (d * slopes.total)
 
 
 def seen_trend(pair: ImagePair, alignment: Alignment, kind: str, marks: Marks) -> Trend:
@@ -84,7 +57,7 @@ def seen_trend(pair: ImagePair, alignment: Alignment, kind: str, marks: Marks) -
     """
     corners = pair.lattice(pair.extent).nodes
     whole, _ = determined_trend(kind, np.asarray(alignment(corners)))
-    sides = list(_both_sides(pair, alignment))
+    sides = _both_sides(pair, alignment)
     if not len(whole.generators):
         return whole
     unseen = _unseen(sides, whole)
@@ -93,44 +66,23 @@ def seen_trend(pair: ImagePair, alignment: Alignment, kind: str, marks: Marks) -
     return Trend(np.tensordot(kept, whole.generators, axes=1), whole.scale)
 
 
-def _both_sides(pair: ImagePair, alignment: Alignment) -> Iterator[Slopes]:
-    """Slopes of either image in the space of the flow; an image without any is refused."""
-    places, gradients = _slopes(pair, pair.moving, "moving")
+def _both_sides(pair: ImagePair, alignment: Alignment) -> tuple[Slopes, Slopes]:
+    """Slopes of either image in the space of the flow."""
+    moving, fixed = slopes_of(pair)
     # Gradients are covectors: those of the moving image arrive as A⁻ᵀ∇M.
     inverse = np.linalg.inv(np.asarray(alignment.matrix))
-    yield Slopes(np.asarray(alignment(places)), gradients @ inverse)
-    places, gradients = _slopes(pair, pair.fixed, "fixed")
-    yield Slopes(places - pair.origin, gradients)
+    aligned = np.asarray(alignment(moving.places))
+    return Slopes(aligned, moving.gradients @ inverse), fixed
 
 
-def _slopes(
-    pair: ImagePair, side: ImageSide, name: str
-) -> tuple[Float[Array, "k d"], Float[Array, "k c d"]]:
-    """Some of the voxels that count in the world of their image, and gradients per mm of it."""
-    d = side.dimension
-    values = features(side.data, side.spacing, pair.metric, SMOOTHING, pair.voxel, pair.options)
-    numbers = np.flatnonzero(side.mask)
-    step = -(-len(numbers) // MOST_VOXELS)
-    chosen = np.unravel_index(numbers[::step], side.mask.shape)
-    by_axis = [np.gradient(values, axis=axis)[chosen] for axis in range(d)]
-    to_voxels = np.linalg.inv(side.affine[:d, :d])
-    gradients = np.stack(by_axis, axis=-1) @ to_voxels
-    if not np.any(gradients):
-        raise ImageError(
-            f"{name} image: it has no structure where it counts, so there is nothing to register"
-        )
-    places = np.stack(chosen, axis=-1) @ side.affine[:d, :d].T + side.affine[:d, d]
-    return places, gradients
-
-
-def _unseen(sides: list[Slopes], trend: Trend) -> Float[Array, "u b"]:
+def _unseen(sides: tuple[Slopes, Slopes], trend: Trend) -> Float[Array, "u b"]:
     """Directions of the alignment that one of the images does not show.
 
     The parallel sum 2A(A + B)⁻¹B of two informations is small wherever one of them is.
     """
-    first, second = (slopes.information(trend) for slopes in sides)
+    first, second = (information(slopes, trend) for slopes in sides)
     shared = 2 * first @ np.linalg.pinv(first + second, hermitian=True) @ second
-    isotropic = np.mean([slopes.information_if_isotropic(trend) for slopes in sides], axis=0)
+    isotropic = np.mean([information_if_isotropic(slopes, trend) for slopes in sides], axis=0)
     values, vectors = scipy.linalg.eigh((shared + shared.T) / 2, isotropic)
     return vectors.T[values < UNSEEN]
 
