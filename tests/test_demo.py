@@ -41,7 +41,7 @@ def test_the_demo_by_images_runs_end_to_end_and_its_numbers_are_those_of_the_tru
 ):
     """The same heads on coarse voxels: the truth does not depend on them."""
     args = Namespace(out=tmp_path, seed=0, overwrite=False, quiet=False, json=False)
-    assert run_images(brain_twice(0, spacing=5.0), args, Console(quiet=False, as_json=False)) == 0
+    assert run_images(brain_twice(0, spacing=3.0), args, Console(quiet=False, as_json=False)) == 0
     truth = json.loads((tmp_path / "truth.json").read_text())
     for part in ("brain", "tumour"):
         assert truth[part]["after_mm"] < 0.25 * truth[part]["before_mm"]
