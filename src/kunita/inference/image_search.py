@@ -119,16 +119,17 @@ class ImageState:
     compared: Comparison
     mark_energy: float
 
-    def energy(self, noise: ImageNoise, norm2: float, compared_share: float = 1.0) -> float:
+    def energy(
+        self, noise: ImageNoise, norm2: float, counts: Float[Array, " k"] | None = None
+    ) -> float:
         """E with a frozen noise model.
 
         Args:
             noise: of the images.
             norm2: ∫‖v‖² dt.
-            compared_share: by how much fewer voxels are compared than before the step, so that
-                leaving the image does not pay.
+            counts: the voxels that are compared; None for all that can be.
         """
-        images = self.compared.energy(noise) / compared_share
+        images = self.compared.energy(noise, counts)
         return 0.5 * norm2 + images + self.mark_energy
 
 
@@ -431,16 +432,17 @@ def _shorten(
     own = state.path.inner(state.path)
     cross = state.path.inner(goal)
     theirs = goal.inner(goal)
-    energy = state.energy(noise, own)
-    num_compared = float(state.compared.counts.sum())
     for _ in range(search.options.halvings):
         path = state.path.towards(goal, share)
         alignment = to_numpy(search.problem.trend.move(state.alignment, share * proposal.shift))
         new = search.evaluate(path, alignment)
         rest = 1 - share
         norm2 = rest**2 * own + 2 * share * rest * cross + share**2 * theirs
-        compared_share = float(new.compared.counts.sum()) / max(num_compared, 1.0)
-        if compared_share > 0 and new.energy(noise, norm2, compared_share) < energy:
+        # Voxels enter and leave the fixed image and its mask. Both energies are of those that are
+        # inside before and after, so that neither leaving nor entering pays.
+        common = state.compared.counts * new.compared.counts
+        before = state.energy(noise, own, common)
+        if common.any() and new.energy(noise, norm2, common) < before:
             return new, share
         share /= 2
     return state, 0.0

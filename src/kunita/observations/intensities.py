@@ -89,10 +89,10 @@ class Comparison:
     def mean_slopes(self) -> Float[Array, "k c d"]:
         return (self.fixed_slopes + self.moving_slopes) / 2
 
-    def energy(self, noise: ImageNoise) -> float:
-        """½Σ w r²."""
+    def energy(self, noise: ImageNoise, counts: Float[Array, " k"] | None = None) -> float:
+        """½Σ w r² over the voxels that count, or over others."""
         terms = noise.weights * self.residual**2
-        by_voxel = terms.sum(axis=1) * self.counts
+        by_voxel = terms.sum(axis=1) * (self.counts if counts is None else counts)
         return 0.5 * float(by_voxel.sum(dtype=np.float64))
 
 
