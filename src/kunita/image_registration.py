@@ -18,8 +18,7 @@ from kunita.fitting import fit_pairs
 from kunita.image_checks import GivenImages, ImageSetting, kernel_of
 from kunita.image_posterior import ImagePosterior
 from kunita.image_record import ImageRecord
-from kunita.inference import image_fit
-from kunita.inference.image_evidence import EvidenceOptions, LinearisedImages, best_scales
+from kunita.inference import image_fit, image_prior
 from kunita.inference.image_fit import ImageFit, ImageFitOptions, ImageTask, Scales, fit_images
 from kunita.inference.image_search import ImageProgress, Marks
 from kunita.inference.image_trend import seen_trend
@@ -34,18 +33,11 @@ from kunita.prealignment.overlap import overlap as overlap_of
 from kunita.prior import Prior
 from kunita.record import Registration
 
-DRAWS = {2: 256, 3: 72}
+DRAWS = {2: 256, 3: 88}
 """Draws from the posterior, by dimension: the standard error of a radius is below 5 per cent."""
 
 QUICK_DRAWS = {2: 64, 3: 24}
 """Draws of a first look: the standard error of a radius is 6 to 10 per cent."""
-
-LONG = 0.2
-SHORT = 0.08
-"""Length scales that the search for a prior starts from, over the extent of the image."""
-
-STEEP = 0.2
-"""Amplitude over length scale that it starts from."""
 
 UNSETTLED = 0.1
 """A fit whose last step moved the images by more than this many voxels has not converged."""
@@ -56,17 +48,8 @@ MISMATCH = 2.0
 LEAST_INFORMATION = 0.01
 """Images say something of a node if they lower its variance by at least this share."""
 
-NODES_APART = 1.2
-"""The shortest length scale that a lattice can tell, over the distance of its nodes."""
-
 USUAL_ITERATIONS = 8
 """That a level takes, for the time that is left: on the pairs of `kunita demo --images` 3 to 9."""
-
-WORTH_A_SCALE = 5.0
-"""The gain in log evidence from which on a second scale is taken."""
-
-MOST_EVIDENCE_NODES = {2: 400, 3: 450}
-"""Nodes of the lattice on which priors are compared, by dimension."""
 
 Listener = Callable[[str, float], None]
 """Told what is done, the stage before a colon, and how much of that stage."""
@@ -357,52 +340,9 @@ def _scales(task: ImageTask, setting: ImageSetting, listener: Listener) -> Scale
     if setting.scales is not None:
         return setting.scales
     if setting.quick:
-        length = LONG * task.pair.extent
-        return ((STEEP * length, length),)
+        return image_prior.default_scales(task.pair)[:1]
     listener(CHOOSING, 0.0)
-    return _choose_scales(task)
-
-
-def _choose_scales(task: ImageTask) -> Scales:
-    """One or two scales, whichever has the larger evidence, from a rough fit.
-
-    The rough fit ends one level early and has a flexible prior: too stiff a one would hide what the
-    images say, too flexible a one only widens it.
-    """
-    pair = task.pair
-    extent = pair.extent
-    options = _options(pair)
-    spacing = _evidence_spacing(pair)
-    rough = dataclasses.replace(
-        options,
-        levels=options.levels[:-1] or options.levels,
-        node_spacing=spacing / (SHORT * extent),
-    )
-    scales = ((STEEP * LONG * extent, LONG * extent), (STEEP * SHORT * extent, SHORT * extent))
-    linearised = _linearised(fit_images(task, scales, rough, lambda line: None))
-    limits = (NODES_APART * spacing, extent)
-    single, of_single = best_scales(linearised, scales[:1], limits, EvidenceOptions())
-    double, of_double = best_scales(linearised, scales, limits, EvidenceOptions())
-    return double if of_double > of_single + WORTH_A_SCALE else single
-
-
-def _evidence_spacing(pair: ImagePair) -> float:
-    """The least distance of nodes with which a lattice stays small enough for matrices, mm."""
-    d = pair.moving.dimension
-    spacing = float(np.prod(pair.edges) / MOST_EVIDENCE_NODES[d]) ** (1 / d)
-    while pair.lattice(spacing).num_nodes > MOST_EVIDENCE_NODES[d]:
-        spacing *= 1.05
-    return spacing
-
-
-def _linearised(fit: ImageFit) -> LinearisedImages:
-    """What the images say around a fit."""
-    state = fit.state
-    noise = fit.search.noise_model(state.compared)
-    model, force = fit.search.linearise(state, noise)
-    contribution = state.carried.contribution.T.astype(np.float32)
-    whole = force + model.information.product(contribution[None])[0]
-    return LinearisedImages(fit.grid, state.carried, model.design, model.information, whole)
+    return image_prior.choose_scales(task, _options(task.pair))
 
 
 # ---------------------------------------------------------------------------------------- the end

@@ -218,7 +218,7 @@ class Stencils:
             weights[:, axis] = basis(x[:, None] - nodes)
         return cls(shape, first, weights)
 
-    def take(self, some: slice) -> "Stencils":
+    def take(self, some: slice | np.ndarray) -> "Stencils":
         """Those of some of the places."""
         return Stencils(self.shape, self.first[some], self.weights[some])
 

@@ -13,7 +13,10 @@ from kunita.inference.image_evidence import LinearisedImages
 from kunita.inference.lattice_model import (
     ConjugateOptions,
     Deflation,
+    DenseSolver,
     LatticeModel,
+    LatticeSystem,
+    ProfiledInformation,
     SiteInformation,
 )
 from kunita.inference.lattice_posterior import LatticePosterior, PosteriorOptions, design_at
@@ -37,7 +40,7 @@ class Made:
         """Λ, M and H as dense matrices."""
         d, n = self.shape
         units = np.eye(d * n, dtype=np.float32).reshape(d * n, d, n)
-        covariance = self.model.covariance(units).reshape(d * n, -1).astype(float)
+        covariance = self.model.flow.product(units).reshape(d * n, -1).astype(float)
         information = self.model.information.product(units).reshape(d * n, -1).astype(float)
         design = self.model.design.reshape(len(self.model.design), -1).T.astype(float)
         return covariance, information, design
@@ -80,30 +83,63 @@ def dense_solution(made, force):
 
 def test_conjugate_gradients_solve_the_system(made):
     force = forces(made)
-    solved = lattice_model.solve(made.model, force, None, TIGHT)
-    expected = made.model.covariance(dense_solution(made, force).astype(np.float32))
+    solved = lattice_model.solve(made.model.system, force, TIGHT)
+    expected = made.model.flow.product(dense_solution(made, force).astype(np.float32))
     np.testing.assert_allclose(solved.moved, expected, atol=2e-3 * np.abs(expected).max())
-    np.testing.assert_allclose(solved.moved, made.model.covariance(solved.dual), atol=1e-2)
+    np.testing.assert_allclose(solved.moved, made.model.flow.product(solved.dual), atol=1e-2)
 
 
-def test_a_good_guess_saves_steps(made):
-    force = forces(made)
-    cold = lattice_model.solve(made.model, force, None, TIGHT)
-    rough = ConjugateOptions(tolerance=1e-2, max_iterations=400)
-    warm = lattice_model.solve(made.model, force, cold.dual, rough)
-    # Relative to its own start the guess has nothing left to gain but rounding.
-    np.testing.assert_allclose(warm.moved, cold.moved, atol=2e-3 * np.abs(cold.moved).max())
+def test_columns_of_the_covariance_are_products_with_unit_forces(made):
+    covariance, _, _ = made.matrices()
+    d, n = made.shape
+    chosen = np.array([3, 7, 20])
+    columns = made.model.flow.columns(chosen).reshape(-1, d * n)
+    expected = covariance.reshape(d, n, -1)[:, chosen].reshape(-1, d * n)
+    np.testing.assert_allclose(columns, expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_deflation_gives_the_same_answer_in_fewer_steps(made):
     force = forces(made)
     lattice = made.model.information.cells.lattice
-    coarse = Deflation.of(made.model, lattice.subset(32.0))
-    plain = lattice_model.solve(made.model, force, None, TIGHT)
+    coarse = Deflation.of(made.model.system, lattice.subset(32.0))
+    plain = lattice_model.solve(made.model.system, force, TIGHT)
     options = ConjugateOptions(tolerance=1e-4, max_iterations=400)
-    deflated = lattice_model.solve(made.model, force, None, options, coarse)
+    deflated = lattice_model.solve(made.model.system, force, options, coarse)
     np.testing.assert_allclose(deflated.moved, plain.moved, atol=5e-3 * np.abs(plain.moved).max())
     assert deflated.num_iterations < plain.num_iterations
+
+
+def information_on(made, displacement):
+    return made.model.information.product(displacement[None])[0]
+
+
+def solve_profiled(made, force):
+    profiled = ProfiledInformation.of(made.model.information, made.model.design)
+    system = LatticeSystem(made.model.flow, profiled)
+    return lattice_model.best_path(
+        profiled, force, lambda pulling: lattice_model.solve(system, pulling, TIGHT)
+    )
+
+
+def test_a_profiled_force_does_not_pull_at_the_alignment(made):
+    """Hᵀl = 0 for the dual of the best path."""
+    best = solve_profiled(made, forces(made, 1)[0])
+    pulled = np.einsum("bdn,dn->b", made.model.design, best.dual, dtype=float)
+    lengths = np.einsum("bdn,dn->b", np.abs(made.model.design), np.abs(best.dual), dtype=float)
+    assert np.all(np.abs(pulled) < 2e-3 * lengths)
+
+
+def test_matrices_and_products_solve_a_profiled_system_alike(made):
+    force = forces(made, 1)[0]
+    profiled = ProfiledInformation.of(made.model.information, made.model.design)
+    system = LatticeSystem(made.model.flow, profiled)
+    dense = DenseSolver.of(system)
+    by_matrices = lattice_model.best_path(
+        profiled, force, lambda pulling: dense.solved(system, pulling)
+    )
+    by_products = solve_profiled(made, force)
+    largest = np.abs(by_products.moved).max()
+    np.testing.assert_allclose(by_matrices.moved, by_products.moved, atol=1e-2 * largest)
 
 
 def test_path_and_alignment_solve_the_joint_problem(made):
@@ -111,8 +147,7 @@ def test_path_and_alignment_solve_the_joint_problem(made):
     covariance, information, design = made.matrices()
     force = forces(made, 1)[0]
     contribution = 0.1 * forces(made, 1, seed=2)[0]
-    explained = lattice_model.explain_design(made.model, TIGHT)
-    best = lattice_model.best_path(made.model, force, contribution, None, explained, TIGHT)
+    best = solve_profiled(made, force + information_on(made, contribution))
     size, b = design.shape
     whole = np.zeros((size + b, size + b))
     whole[:size, :size] = np.eye(size) + information @ covariance

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import interpolate
 
 from kunita import numerics, splines
@@ -266,6 +266,24 @@ class FlowCovariance:
             fields = self.grid.smooth_all(self.pull_back(dual, instant))
             total += weight * self.push_forward(fields, instant)
         return total
+
+    def columns(self, chosen: Int[Array, " k"]) -> Float[Array, "kd d n"]:
+        """Λ(x, c) of some of the points c, the axes of c before the points.
+
+        One scalar field for each point serves all its axes.
+        """
+        d, n = self.psi.shape[2:]
+        units = np.eye(len(chosen), dtype=np.float32)
+        total = np.zeros((d, len(chosen), d, n), np.float32)
+        for instant, weight in enumerate(self.weights):
+            here = self.stencils[instant]
+            fields = self.grid.smooth_all(here.take(chosen).scatter(units))
+            kernel = weight * here.gather(fields)
+            psi = self.psi[instant]
+            for a, b in np.ndindex(d, d):
+                turned = np.tensordot(psi[b, :, chosen], psi[a], axes=([1], [0]))
+                total[b, :, a] += kernel * turned
+        return total.reshape(d * len(chosen), d, n)
 
     def variances(self) -> Float[Array, "n d d"]:
         """Λ(x, x) of each point."""

@@ -19,8 +19,7 @@ from jaxtyping import Float
 from kunita.flow.grid_flow import CarriedPoints, FlowCovariance
 from kunita.flow.velocity_grid import VelocityGrid
 from kunita.inference.image_fit import Scales
-from kunita.inference.lattice_model import SiteInformation
-from kunita.inference.lattice_posterior import DenseSolver
+from kunita.inference.lattice_model import DenseSolver, SiteInformation
 from kunita.jaxrun.doors import Array
 
 
@@ -88,6 +87,21 @@ class LinearisedImages:
         return 0.5 * float(fitted) - 0.5 * float(log_det)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class JointEvidence:
+    """What several parts of an image pair say of a kernel together.
+
+    Args:
+        parts: each around the same flow.
+    """
+
+    parts: tuple[LinearisedImages, ...]
+
+    def log_evidence(self, scales: Scales) -> float:
+        """The sum over the parts."""
+        return sum(part.log_evidence(scales) for part in self.parts)
+
+
 APART = 1.5
 """The least ratio of two length scales where a search begins."""
 
@@ -107,10 +121,49 @@ class EvidenceOptions:
     most: int = 30
 
 
+@dataclasses.dataclass(frozen=True)
+class ScaleLimits:
+    """Which scales may be chosen.
+
+    Args:
+        shortest: length scale, mm.
+        longest: length scale, mm, of each scale, the longest first.
+        least_steepness: of an amplitude over its length scale.
+    """
+
+    shortest: float
+    longest: tuple[float, ...]
+    least_steepness: float
+
+    def clipped(self, start: Scales) -> Scales:
+        """Scales within the limits, the longest first."""
+        found = []
+        for place, (amplitude, length) in enumerate(start):
+            # A shorter scale must stay shorter, a longer one leave room for it.
+            rank = len(start) - 1 - place
+            least = self.shortest * APART**rank
+            inside = max(min(length, self.longest[place]), least)
+            steepness = max(amplitude / length, self.least_steepness)
+            found.append((steepness * inside, inside))
+        return tuple(found)
+
+    def allow(self, scales: Scales) -> bool:
+        """Whether all scales are within the limits, and the longest comes first."""
+        amplitudes, lengths = np.array(scales).T
+        is_ordered = bool(np.all(np.diff(lengths) < 0))
+        longest = np.array(self.longest[: len(lengths)])
+        is_inside = bool(np.all((lengths >= self.shortest) & (lengths <= longest)))
+        return is_ordered and is_inside and bool(np.all(amplitudes >= self.floor(lengths)))
+
+    def floor(self, lengths: Float[Array, " s"]) -> Float[Array, " s"]:
+        """The least amplitudes; rounding of logarithms is forgiven."""
+        return (1 - 1e-9) * self.least_steepness * lengths
+
+
 def best_scales(
-    linearised: LinearisedImages,
+    linearised: JointEvidence,
     start: Scales,
-    limits: tuple[float, float],
+    limits: ScaleLimits,
     options: EvidenceOptions,
 ) -> tuple[Scales, float]:
     """The kernel of largest evidence by a pattern search over the logarithms of its parameters.
@@ -118,10 +171,10 @@ def best_scales(
     Args:
         linearised: what the images say.
         start: where the search begins; as many scales are searched.
-        limits: of the length scales, mm.
+        limits: of what may be chosen.
         options: of the search.
     """
-    point = np.log(np.array(_clipped(start, limits))).ravel()
+    point = np.log(np.array(limits.clipped(start))).ravel()
     best = linearised.log_evidence(_scales(point))
     step = np.log(options.step)
     count = 1
@@ -130,7 +183,7 @@ def best_scales(
         for axis, sign in itertools.product(range(len(point)), (1, -1)):
             trial = point.copy()
             trial[axis] += sign * step
-            if not _within(trial, limits):
+            if not limits.allow(_scales(trial)):
                 continue
             found = linearised.log_evidence(_scales(trial))
             count += 1
@@ -152,26 +205,6 @@ def _gaussians(points: Float[Array, "n d"], scales: Scales) -> Float[Array, "n n
     return total
 
 
-def _clipped(start: Scales, limits: tuple[float, float]) -> Scales:
-    """Scales whose lengths are within the limits, the longest first, as steep as they were."""
-    low, high = limits
-    found = []
-    for place, (amplitude, length) in enumerate(start):
-        # A shorter scale must stay shorter, a longer one leave room for it.
-        rank = len(start) - 1 - place
-        inside = float(np.clip(length, low * APART**rank, high))
-        found.append((amplitude * inside / length, inside))
-    return tuple(found)
-
-
 def _scales(point: Float[Array, " p"]) -> Scales:
     pairs = np.exp(point).reshape(-1, 2)
     return tuple((float(amplitude), float(length)) for amplitude, length in pairs)
-
-
-def _within(point: Float[Array, " p"], limits: tuple[float, float]) -> bool:
-    """Whether all length scales are within the limits, and the longest comes first."""
-    lengths = np.exp(point.reshape(-1, 2)[:, 1])
-    low, high = limits
-    is_ordered = bool(np.all(np.diff(lengths) < 0))
-    return is_ordered and bool(np.all((lengths >= low) & (lengths <= high)))

@@ -20,6 +20,7 @@ from kunita.inference.image_search import (
     SearchOptions,
     search_level,
 )
+from kunita.inference.lattice_model import ConjugateOptions
 from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array
 from kunita.observations.image_pair import ImagePair, Smoothing
@@ -73,8 +74,8 @@ class ImageFit:
         lattice: the nodes.
         problem: nodes, landmarks and alignments.
         grid: of the velocity.
-        search: the last level.
-        state: where the search ended.
+        search: the level by which the noise is judged.
+        state: where the search ended, compared on that level.
         history: its log.
     """
 
@@ -87,12 +88,24 @@ class ImageFit:
 
 
 def standard_levels(dimension: int, num_voxels: int) -> tuple[PyramidLevel, ...]:
-    """Levels for an image with so many voxels along its shortest axis."""
+    """Levels for an image with so many voxels along its shortest axis.
+
+    Planes have one more, of half a voxel: labels of brains then agree better (Dice .726 against
+    .720 on six tuning pairs).
+    """
     widths = [1.0]
     while num_voxels / (2 * widths[0]) >= 14:
         widths.insert(0, 2 * widths[0])
-    stride = 0.5 if dimension == 2 else 1.5
-    return tuple(_level(width, stride) for width in widths)
+    if dimension == 2:
+        levels = [PyramidLevel(Smoothing(width, 0.5), iterations=4) for width in widths]
+        return (*levels, PyramidLevel(Smoothing(0.5, 1.0), iterations=10))
+    levels = [PyramidLevel(Smoothing(width, 1.5), iterations=3) for width in widths]
+    levels[-1] = dataclasses.replace(levels[-1], iterations=6)
+    return tuple(levels)
+
+
+IN_PLANES = SearchOptions(conjugate=ConjugateOptions(tolerance=0.01, max_iterations=80), coarse=2.1)
+"""Planes can afford more exact steps (Dice .730 against .726 on six tuning pairs)."""
 
 
 def standard_options(dimension: int, levels: tuple[PyramidLevel, ...]) -> ImageFitOptions:
@@ -101,13 +114,10 @@ def standard_options(dimension: int, levels: tuple[PyramidLevel, ...]) -> ImageF
     In 3-D nodes are farther apart and time steps longer, which takes a fraction of the time.
     """
     if dimension == 2:
-        return ImageFitOptions(levels, node_spacing=0.5, grid_spacing=0.6, num_steps=4)
+        return ImageFitOptions(
+            levels, node_spacing=0.5, grid_spacing=0.6, num_steps=4, search=IN_PLANES
+        )
     return ImageFitOptions(levels, node_spacing=0.7, grid_spacing=0.8, num_steps=2)
-
-
-def _level(width: float, stride: float) -> PyramidLevel:
-    iterations = 8 if width > 1 else 25
-    return PyramidLevel(Smoothing(width, stride), iterations)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,18 +158,33 @@ def fit_images(
         history.append(line)
         listener(line)
 
-    path = VelocityPath.at_rest(grid, options.num_steps)
-    alignment = task.alignment
-    guess = None
-    for number, level in enumerate(options.levels):
+    def search_at(level: PyramidLevel) -> LevelSearch:
         features = task.pair.level(lattice, level.smoothing)
         plan = _plan(task.pair, scales, level, options)
-        search = LevelSearch(problem, features, plan, options.search, shortest)
-        start = search.evaluate(path, alignment)
-        state, guess = search_level(search, start, guess, number, note)
+        return LevelSearch(problem, features, plan, options.search, shortest)
+
+    path = VelocityPath.at_rest(grid, options.num_steps)
+    alignment = task.alignment
+    for number, level in enumerate(options.levels):
+        search = search_at(level)
+        state = search_level(search, search.evaluate(path, alignment), number, note)
         path = state.path
         alignment = state.alignment
+    judged = judged_level(options.levels)
+    if judged is not options.levels[-1]:
+        search = search_at(judged)
+        state = search.evaluate(path, alignment)
     return ImageFit(lattice, problem, grid, search, state, tuple(history))
+
+
+def judged_level(levels: tuple[PyramidLevel, ...]) -> PyramidLevel:
+    """The level whose residuals say how noisy the images are: the finest of at least a voxel.
+
+    On sharper ones the decimation factor may collapse: white noise in both images is then taken for
+    structure, and 95 % regions hold 91 %.
+    """
+    smooth = [level for level in levels if level.smoothing.width >= 1]
+    return smooth[-1] if smooth else levels[-1]
 
 
 def _shortest(scales: Scales) -> float:

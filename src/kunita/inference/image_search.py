@@ -18,21 +18,28 @@ from jaxtyping import Float
 from kunita.flow import grid_flow
 from kunita.flow.grid_flow import CarriedPoints, FlowCovariance, VelocityPath
 from kunita.inference import lattice_model
-from kunita.inference.lattice_model import ConjugateOptions, LatticeModel, SiteInformation
+from kunita.inference.lattice_model import (
+    ConjugateOptions,
+    Deflation,
+    DenseSolver,
+    LatticeModel,
+    LatticeSystem,
+    ProfiledInformation,
+    SiteInformation,
+    Solver,
+)
 from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array, to_numpy
 from kunita.observations import image_noise
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.intensities import Comparison, IntensityLevel
 
-RENEWED = 2
-"""The decimation factor is found anew at every so many-th step."""
-
 TINY = float(np.finfo(np.float64).tiny)
 """What a division by zero divides by instead."""
 
-ROUGHLY = ConjugateOptions(tolerance=0.01, max_iterations=50)
-"""Enough for a step of Gauss and Newton, which the next one corrects."""
+ROUGHLY = ConjugateOptions(tolerance=0.1, max_iterations=60)
+"""Enough for a step of Gauss and Newton, beside a coarse space. Without one, hundreds of steps are
+needed: on lung CT 43 of them reached a quarter of the fall in energy that 300 did."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +52,8 @@ class SearchOptions:
         halvings: of a step at most.
         trust: the longest first trial, in units of τ.
         noise_window: width of the surroundings for the local variance, over the shortest scale.
+        most_dense: up to so many unknowns matrices are factored.
+        coarse: distance of the nodes in the coarse space, over the shortest scale in force.
     """
 
     conjugate: ConjugateOptions = ROUGHLY
@@ -52,6 +61,8 @@ class SearchOptions:
     halvings: int = 5
     trust: float = 1.0
     noise_window: float = 1.0
+    most_dense: int = 900
+    coarse: float = 2.8
 
 
 DEFAULT_SEARCH = SearchOptions()
@@ -70,6 +81,11 @@ class Marks:
     moving: np.ndarray
     goals: np.ndarray
     precisions: np.ndarray
+
+    @property
+    def none(self) -> "Marks":
+        """No landmarks, in the same dimension."""
+        return Marks(self.moving[:0], self.goals[:0], self.precisions[:0])
 
     def energy(self, arrived: Float[Array, "k d"]) -> float:
         """½Σ (y − φ₁)ᵀD⁻¹(y − φ₁)."""
@@ -239,7 +255,12 @@ class LevelSearch:
         )
 
     def linearise(self, state: ImageState, noise: ImageNoise) -> tuple[LatticeModel, np.ndarray]:
-        """The linear model around a state, and the force b on the sites."""
+        """The linear model around a state, and the force b on the sites.
+
+        *Departure*: force and information have the mean of both images' gradients (efficient
+        second-order minimisation), where the gradient of E has that of the fixed image. Slices of
+        brains then agree better (Dice .720 against .714 on six tuning pairs), and more fits settle.
+        """
         num_nodes = len(self.problem.nodes)
         compared = state.compared
         slopes = compared.mean_slopes
@@ -259,6 +280,21 @@ class LevelSearch:
         points_last = np.ascontiguousarray(design.transpose(2, 1, 0), np.float32)
         return LatticeModel(flow, points_last, information)
 
+    def solver(self, system: LatticeSystem) -> Solver:
+        """How a linear problem is solved: a small one by matrices, a large one by products.
+
+        Some nodes of the lattice make the coarse space, as far apart as the shortest scale in force
+        asks for.
+        """
+        d, n = system.shape
+        if d * n <= self.options.most_dense:
+            dense = DenseSolver.of(system)
+            return lambda force: dense.solved(system, force)
+        shortest = min(system.flow.grid.length_scales)
+        chosen = self.level.view.lattice.subset(self.options.coarse * shortest)
+        coarse = Deflation.of(system, chosen)
+        return lambda force: lattice_model.solve(system, force, self.options.conjugate, coarse)
+
     def active(self, grid: grid_flow.VelocityGrid) -> grid_flow.VelocityGrid:
         """The grid with the scales that are in force."""
         return dataclasses.replace(
@@ -267,14 +303,14 @@ class LevelSearch:
             length_scales=tuple(grid.length_scales[s] for s in self.plan.scales),
         )
 
-    def path_of(
-        self, model: LatticeModel, dual: Float[Array, "d n"], like: VelocityPath
-    ) -> VelocityPath:
+    def path_of(self, state: ImageState, dual: Float[Array, "d n"]) -> VelocityPath:
         """The path of a dual: the momenta Ψᵀl at the sites, the same for every scale in force."""
+        like = state.path
+        flow = FlowCovariance.by_simpson(self.active(like.grid), state.carried)
         duals = np.zeros_like(like.duals)
         coefficients = np.zeros_like(like.duals)
         for instant in range(duals.shape[1]):
-            field = model.flow.pull_back(dual[None], instant)
+            field = flow.pull_back(dual[None], instant)
             for scale in self.plan.scales:
                 duals[scale, instant] = field
                 coefficients[scale, instant] = like.grid.smooth(field, scale)
@@ -299,72 +335,46 @@ class LevelSearch:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Memory:
-    """What a step leaves to the next one.
-
-    Args:
-        guess: (d, n) l₀ of the last solve.
-        explained: (b, d, n) QH of this level.
-        decimation: f, where it is not found anew.
-    """
-
-    guess: np.ndarray | None = None
-    explained: np.ndarray | None = None
-    decimation: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Step:
     """A step of Gauss and Newton.
 
     Args:
         state: after it.
-        memory: for the next one.
         progress: for the log.
         has_settled: whether it is the last that this level needs.
     """
 
     state: ImageState
-    memory: Memory
     progress: ImageProgress
     has_settled: bool
 
 
 def search_level(
-    search: LevelSearch,
-    start: ImageState,
-    guess: np.ndarray | None,
-    number: int,
-    listener: Listener,
-) -> tuple[ImageState, np.ndarray | None]:
+    search: LevelSearch, start: ImageState, number: int, listener: Listener
+) -> ImageState:
     """All steps of one level.
 
     Args:
         search: the level.
         start: where it begins.
-        guess: l₀ of the level before.
         number: of the level.
         listener: is told of every step.
     """
     state = start
-    memory = Memory(guess)
     for iteration in range(search.plan.iterations):
-        if iteration % RENEWED == 0:
-            memory = dataclasses.replace(memory, decimation=None)
-        step = take_step(search, state, memory)
+        step = take_step(search, state)
         state = step.state
-        memory = step.memory
         listener(dataclasses.replace(step.progress, level=number, iteration=iteration))
         if step.has_settled:
             break
-    return state, memory.guess
+    return state
 
 
-def take_step(search: LevelSearch, state: ImageState, memory: Memory) -> Step:
+def take_step(search: LevelSearch, state: ImageState) -> Step:
     """Linearise, solve, and go as far as the energy falls."""
-    noise = search.noise_model(state.compared, memory.decimation)
+    noise = search.noise_model(state.compared)
     fitted = noise.decimated(search.plan.decimation_factor)
-    proposal = _propose(search, state, fitted, memory)
+    proposal = _propose(search, state, fitted)
     longest = search.options.trust * search.smallest_length
     share = min(1.0, longest / max(proposal.move, TINY))
     new, share = _shorten(search, state, fitted, proposal, share)
@@ -376,9 +386,8 @@ def take_step(search: LevelSearch, state: ImageState, memory: Memory) -> Step:
         share=share,
         num_conjugate=proposal.num_conjugate,
     )
-    kept = dataclasses.replace(proposal.memory, decimation=noise.decimation)
     is_still = share == 1 and proposal.move < search.options.settled * search.smallest_length
-    return Step(new, kept, progress, has_settled=is_still or share == 0)
+    return Step(new, progress, has_settled=is_still or share == 0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -389,33 +398,29 @@ class Proposal:
         goal: the best path.
         shift: (b,) the change of the alignment.
         move: how far the images see it, mm.
-        memory: for the next step.
         num_conjugate: steps of conjugate gradients.
     """
 
     goal: VelocityPath
     shift: np.ndarray
     move: float
-    memory: Memory
     num_conjugate: int
 
 
-def _propose(search: LevelSearch, state: ImageState, noise: ImageNoise, memory: Memory) -> Proposal:
+def _propose(search: LevelSearch, state: ImageState, noise: ImageNoise) -> Proposal:
     """Linearise and solve."""
-    conjugate = search.options.conjugate
     model, force = search.linearise(state, noise)
-    explained = memory.explained
-    if explained is None:
-        explained = lattice_model.explain_design(model, conjugate)
     contribution = state.carried.contribution.T.astype(np.float32)
-    best = lattice_model.best_path(model, force, contribution, memory.guess, explained, conjugate)
+    whole = force + model.information.product(contribution[None])[0]
+    profiled = ProfiledInformation.of(model.information, model.design)
+    solver = search.solver(LatticeSystem(model.flow, profiled))
+    best = lattice_model.best_path(profiled, whole, solver)
     num_nodes = len(search.problem.nodes)
     change = best.moved - contribution
     return Proposal(
-        goal=search.path_of(model, best.dual, state.path),
+        goal=search.path_of(state, best.dual),
         shift=best.shift,
         move=search.visible_move(state.compared, noise, change[:, :num_nodes]),
-        memory=Memory(best.guess, explained),
         num_conjugate=best.num_iterations,
     )
 

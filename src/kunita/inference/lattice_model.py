@@ -5,12 +5,15 @@ The prior covariance of the sites is Λ, and the alignment moves them by Hβ, H 
 prior on β. With the information M and the force b of the observations, and η what the present path
 contributes,
 
-    l₀ = (I + MΛ)⁻¹(b + Mη),    QH = (I + MΛ)⁻¹MH,    β = (HᵀQH)⁻¹Hᵀl₀,    l = l₀ − QHβ
+    M̃ = M − MHA⁻¹HᵀM,    A = HᵀMH,    g = b + Mη,
+    l = (I + M̃Λ)⁻¹(g − MHA⁻¹Hᵀg),    β = A⁻¹(Hᵀg − HᵀMΛl)
 
-are the change of the alignment and the dual of the best path. All systems are solved side by side.
+are the dual of the best path and the change of the alignment: given the flow, the best alignment
+has a closed form, and what is left is a system for the flow alone, with Hᵀl = 0.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +69,85 @@ class SiteInformation:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class ProfiledInformation:
+    """What observations say of the sites if the alignment may move freely: M − MHA⁻¹HᵀM, A = HᵀMH.
+
+    The alignment and the flow nearly compensate each other. With the alignment profiled out, a
+    search for the flow need not resolve that.
+
+    Args:
+        whole: M.
+        design: (b, d, n) H.
+        pulled: (b, d, n) MH.
+        inverse: (b, b) A⁻¹.
+    """
+
+    whole: SiteInformation
+    design: np.ndarray
+    pulled: np.ndarray
+    inverse: np.ndarray
+
+    @classmethod
+    def of(cls, whole: SiteInformation, design: Float[Array, "b d n"]) -> "ProfiledInformation":
+        """With the directions H of the alignment, which may be none."""
+        pulled = whole.product(design) if len(design) else design
+        inner = np.einsum("bdn,cdn->bc", design, pulled, dtype=np.float64)
+        return cls(whole, design, pulled, np.linalg.inv((inner + inner.T) / 2))
+
+    def product(self, x: Duals) -> Duals:
+        """(M − MHA⁻¹HᵀM)x."""
+        along = np.einsum("bdn,cdn->cb", self.pulled, x, dtype=np.float64)
+        return self.whole.product(x) - self._held(along)
+
+    def without_alignment(self, force: Float[Array, "d n"]) -> Float[Array, "d n"]:
+        """(I − MHA⁻¹Hᵀ)g: what of a force the alignment does not follow."""
+        along = np.einsum("bdn,dn->b", self.design, force, dtype=np.float64)
+        return force - self._held(along[None])[0]
+
+    def shift(self, force: Float[Array, "d n"], moved: Float[Array, "d n"]) -> Float[Array, " b"]:
+        """β = A⁻¹(Hᵀg − HᵀMx): how far the alignment moves beside a displacement x of the flow."""
+        along = np.einsum("bdn,dn->b", self.design, force, dtype=np.float64)
+        followed = np.einsum("bdn,dn->b", self.pulled, moved, dtype=np.float64)
+        return self.inverse @ (along - followed)
+
+    def turned(self, shift: Float[Array, " b"]) -> Float[Array, "d n"]:
+        """Hβ."""
+        return np.tensordot(shift.astype(np.float32), self.design, axes=1)
+
+    def _held(self, along: Float[Array, "c b"]) -> Duals:
+        """MHA⁻¹y."""
+        weights = (along @ self.inverse).astype(np.float32)
+        return np.tensordot(weights, self.pulled, axes=1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LatticeSystem:
+    """The linear systems (I + MΛ)l = g of a flow and of what observations say.
+
+    Args:
+        flow: Λ.
+        information: M, or M with the alignment profiled out.
+    """
+
+    flow: FlowCovariance
+    information: SiteInformation | ProfiledInformation
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of a force: dimension and number of sites."""
+        d, n = self.flow.psi.shape[2:]
+        return d, n
+
+    def applied(self, vector: "Vector") -> Duals:
+        """(I + MΛ)x."""
+        return vector.dual + self.information.product(vector.moved)
+
+    def covaried(self, dual: Duals) -> "Vector":
+        """x together with Λx."""
+        return Vector(dual, self.flow.product(dual))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class LatticeModel:
     """Λ, H and M of the sites.
 
@@ -79,9 +161,10 @@ class LatticeModel:
     design: np.ndarray
     information: SiteInformation
 
-    def covariance(self, dual: Duals) -> Duals:
-        """Λx."""
-        return self.flow.product(dual)
+    @property
+    def system(self) -> LatticeSystem:
+        """Without the alignment."""
+        return LatticeSystem(self.flow, self.information)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,59 +188,13 @@ class BestPath:
         dual: (d, n) l.
         moved: (d, n) Λl + Hβ, the displacement of the sites.
         shift: (b,) β, the change of the alignment.
-        guess: (d, n) l₀, what the next solve may start from.
         num_iterations: of conjugate gradients.
     """
 
     dual: np.ndarray
     moved: np.ndarray
     shift: np.ndarray
-    guess: np.ndarray
     num_iterations: int
-
-
-def best_path(
-    model: LatticeModel,
-    force: Float[Array, "d n"],
-    contribution: Float[Array, "d n"],
-    guess: Float[Array, "d n"] | None,
-    explained: Float[Array, "b d n"],
-    options: ConjugateOptions,
-) -> BestPath:
-    """The best path and change of the alignment.
-
-    Args:
-        model: Λ, H and M.
-        force: b.
-        contribution: η.
-        guess: l₀ of an earlier solve.
-        explained: QH, or that of an earlier step: then the change of the alignment is that of a
-            quasi-Newton method, with the same fixed point.
-        options: of conjugate gradients.
-    """
-    forces = force + model.information.product(contribution[None])
-    start = None if guess is None else guess[None]
-    solved = solve(model, forces, start, options)
-    whole = solved.dual[0]
-    moved = solved.moved[0]
-    if not len(explained):
-        return BestPath(whole, moved, np.zeros(0), whole, solved.num_iterations)
-    information = np.einsum("bdn,cdn->bc", model.design, explained, dtype=np.float64)
-    pulled = np.einsum("bdn,dn->b", model.design, whole, dtype=np.float64)
-    shift = np.linalg.solve(information, pulled)
-    weights = shift.astype(np.float32)
-    dual = whole - np.tensordot(weights, explained, axes=1)
-    held = model.covariance(np.tensordot(weights, explained, axes=1)[None])[0]
-    turned = np.tensordot(weights, model.design, axes=1)
-    return BestPath(dual, moved - held + turned, shift, whole, solved.num_iterations)
-
-
-def explain_design(model: LatticeModel, options: ConjugateOptions) -> Float[Array, "b d n"]:
-    """QH."""
-    if not len(model.design):
-        return model.design
-    forces = model.information.product(model.design)
-    return solve(model, forces, None, options).dual
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,6 +212,27 @@ class Solved:
     moved: np.ndarray
     num_iterations: int
     residual: float
+
+
+Solver = Callable[[Duals], Solved]
+"""Solves (I + MΛ)l = g for several g."""
+
+
+def best_path(
+    profiled: ProfiledInformation, force: Float[Array, "d n"], solver: Solver
+) -> BestPath:
+    """The best path and change of the alignment.
+
+    Args:
+        profiled: M and H.
+        force: g = b + Mη.
+        solver: of the system with the alignment profiled out.
+    """
+    pulling = profiled.without_alignment(force)
+    solved = solver(pulling[None])
+    moved = solved.moved[0]
+    shift = profiled.shift(force, moved)
+    return BestPath(solved.dual[0], moved + profiled.turned(shift), shift, solved.num_iterations)
 
 
 class Vector(NamedTuple):
@@ -199,9 +257,8 @@ class Vector(NamedTuple):
 
 
 def solve(
-    model: LatticeModel,
+    system: LatticeSystem,
     force: Duals,
-    start: Duals | None,
     options: ConjugateOptions,
     coarse: "Deflation | None" = None,
 ) -> Solved:
@@ -214,21 +271,20 @@ def solve(
     is solved at once, and what is searched stays conjugate to it.
 
     Args:
-        model: Λ and M.
+        system: Λ and M.
         force: g.
-        start: a first guess; not together with a coarse space.
         options: when to end.
         coarse: a coarse space.
     """
-    found = _first(model, force, start, coarse)
-    rest = _covaried(model, force - _applied(model, found))
+    found = _first(force, coarse)
+    rest = system.covaried(force - system.applied(found))
     iterate = Iterate(found, rest, _fresh(rest, coarse))
     first = rest.square()
     num_iterations = 0
     while num_iterations < options.max_iterations and _is_above(iterate, first, options):
         num_iterations += 1
         is_cleaned = num_iterations % CLEANED == 0
-        iterate = _next(model, iterate, coarse, is_cleaned=is_cleaned)
+        iterate = _next(system, iterate, coarse, is_cleaned=is_cleaned)
     found = iterate.found
     residual = float(np.sqrt(np.max(_ratios(iterate.rest.square(), first))))
     return Solved(found.dual, found.moved, num_iterations, residual)
@@ -249,23 +305,23 @@ class Iterate(NamedTuple):
 
 
 def _next(
-    model: LatticeModel, at: Iterate, coarse: "Deflation | None", *, is_cleaned: bool
+    system: LatticeSystem, at: Iterate, coarse: "Deflation | None", *, is_cleaned: bool
 ) -> Iterate:
     """One step of conjugate gradients."""
     square = at.rest.square()
-    product = _applied(model, at.direction)
+    product = system.applied(at.direction)
     step = _ratios(square, _dots(at.direction.moved, product))
     found = at.found.plus(at.direction, step)
     dual = at.rest.dual - _by_system(step) * product
     if coarse is not None and is_cleaned:
-        found, dual = _cleaned(model, found, dual, coarse)
-    rest = _covaried(model, dual)
+        found, dual = _cleaned(system, found, dual, coarse)
+    rest = system.covaried(dual)
     ratio = _ratios(rest.square(), square)
     return Iterate(found, rest, _fresh(rest, coarse).plus(at.direction, ratio))
 
 
 def _cleaned(
-    model: LatticeModel, found: Vector, rest: Duals, coarse: "Deflation"
+    system: LatticeSystem, found: Vector, rest: Duals, coarse: "Deflation"
 ) -> tuple[Vector, Duals]:
     """The same solution and residual without what rounding has brought back of the coarse space.
 
@@ -273,16 +329,12 @@ def _cleaned(
     """
     part = coarse.project(rest)
     ones = np.ones(len(rest))
-    return found.plus(part, ones), rest - _applied(model, part)
+    return found.plus(part, ones), rest - system.applied(part)
 
 
 def _is_above(iterate: Iterate, first: Float[Array, " c"], options: ConjugateOptions) -> bool:
     """Whether the residual of any system is still above the tolerance."""
     return bool(np.any(iterate.rest.square() > options.tolerance**2 * first))
-
-
-def _covaried(model: LatticeModel, dual: Duals) -> Vector:
-    return Vector(dual, model.covariance(dual))
 
 
 def _by_system(factor: Float[Array, " c"]) -> Float[Array, "c 1 1"]:
@@ -294,20 +346,11 @@ def _ratios(first: Float[Array, " c"], second: Float[Array, " c"]) -> Float[Arra
     return first / np.maximum(second, TINY)
 
 
-def _first(
-    model: LatticeModel, force: Duals, start: Duals | None, coarse: "Deflation | None"
-) -> Vector:
+def _first(force: Duals, coarse: "Deflation | None") -> Vector:
     """Where conjugate gradients begin."""
     if coarse is not None:
         return coarse.project(force)
-    if start is not None:
-        return _covaried(model, start)
     return Vector(np.zeros_like(force), np.zeros_like(force))
-
-
-def _applied(model: LatticeModel, vector: Vector) -> Duals:
-    """(I + MΛ)x."""
-    return vector.dual + model.information.product(vector.moved)
 
 
 def _fresh(rest: Vector, coarse: "Deflation | None") -> Vector:
@@ -339,19 +382,19 @@ class Deflation:
     factor: tuple[np.ndarray, bool]
 
     @classmethod
-    def of(cls, model: LatticeModel, sites: Int[Array, " k"], batch: int = 64) -> "Deflation":
-        """Multiply unit forces at the sites, some at a time."""
-        d, n = model.flow.psi.shape[2:]
-        size = d * len(sites)
-        moved = np.empty((size, d * n), np.float32)
-        product = np.empty_like(moved)
-        for first in range(0, size, batch):
-            rows = np.arange(first, min(first + batch, size))
-            units = _unit_forces(rows, sites, d, n)
-            covaried = model.covariance(units)
-            whole = units + model.information.product(covaried)
-            moved[rows] = covaried.reshape(len(rows), -1)
-            product[rows] = whole.reshape(len(rows), -1)
+    def of(cls, system: LatticeSystem, sites: Int[Array, " k"], batch: int = 64) -> "Deflation":
+        """Multiply unit forces at the sites, with M some at a time."""
+        covaried = system.flow.columns(sites)
+        d, n = covaried.shape[1:]
+        product = np.empty((len(covaried), d * n), np.float32)
+        for first in range(0, len(covaried), batch):
+            some = slice(first, first + batch)
+            informed = system.information.product(covaried[some])
+            product[some] = informed.reshape(len(informed), -1)
+        rows = np.arange(len(covaried))
+        columns = (rows // len(sites)) * n + sites[rows % len(sites)]
+        product[rows, columns] += 1.0
+        moved = covaried.reshape(len(covaried), -1)
         inner = (moved @ product.T).astype(np.float64)
         scale = np.sqrt(np.diag(inner))
         factor = _factor_scaled(inner, scale)
@@ -387,13 +430,56 @@ class Deflation:
         return Vector(self.forces(weights, like), moved)
 
 
-def _unit_forces(rows: Int[Array, " r"], sites: Int[Array, " k"], d: int, n: int) -> Duals:
-    """Unit forces: rows count the sites within each axis."""
-    units = np.zeros((len(rows), d, n), np.float32)
-    axes = rows // len(sites)
-    chosen = sites[rows % len(sites)]
-    units[np.arange(len(rows)), axes, chosen] = 1.0
-    return units
+@dataclasses.dataclass(frozen=True, eq=False)
+class DenseSolver:
+    """(I + MΛ)⁻¹ by a factor of I + LᵀML, Λ = LLᵀ.
+
+    Args:
+        root: L.
+        information: M.
+        factor: of I + LᵀML.
+    """
+
+    root: np.ndarray
+    information: np.ndarray
+    factor: tuple[np.ndarray, bool]
+
+    @classmethod
+    def of(cls, system: LatticeSystem) -> "DenseSolver":
+        """Form the matrices by products with unit vectors."""
+        d, n = system.shape
+        size = d * n
+        units = np.eye(size, dtype=np.float32).reshape(size, d, n)
+        covariance = system.flow.product(units).reshape(size, size).astype(np.float64)
+        information = system.information.product(units).reshape(size, size).astype(np.float64)
+        return cls.of_matrices(covariance, (information + information.T) / 2)
+
+    @classmethod
+    def of_matrices(
+        cls, covariance: Float[Array, "k k"], information: Float[Array, "k k"]
+    ) -> "DenseSolver":
+        """Factor Λ and I + LᵀML."""
+        root = numerics.factor_semidefinite(covariance)
+        inner = root.T @ information @ root
+        inner[np.diag_indices(len(inner))] += 1
+        return cls(root, information, scipy.linalg.cho_factor(inner, lower=True))
+
+    @property
+    def log_det(self) -> float:
+        """log|I + MΛ|."""
+        return 2 * float(np.log(np.diag(self.factor[0])).sum())
+
+    def solve(self, force: Duals) -> Duals:
+        """(I + MΛ)⁻¹g = g − ML(I + LᵀML)⁻¹Lᵀg."""
+        columns = force.reshape(len(force), -1).T.astype(np.float64)
+        inner = scipy.linalg.cho_solve(self.factor, self.root.T @ columns)
+        solved = columns - self.information @ (self.root @ inner)
+        return np.ascontiguousarray(solved.T).reshape(force.shape).astype(np.float32)
+
+    def solved(self, system: LatticeSystem, force: Duals) -> Solved:
+        """The same with Λl."""
+        found = system.covaried(self.solve(force))
+        return Solved(found.dual, found.moved, num_iterations=0, residual=0.0)
 
 
 def _factor_scaled(

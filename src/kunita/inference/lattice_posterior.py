@@ -21,14 +21,18 @@ import dataclasses
 import functools
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float
 
-from kunita import numerics
 from kunita.flow import grid_flow
 from kunita.flow.grid_flow import CarriedPoints, FlowCovariance
 from kunita.inference import lattice_model
-from kunita.inference.lattice_model import ConjugateOptions, Deflation, Duals, LatticeModel
+from kunita.inference.lattice_model import (
+    ConjugateOptions,
+    Deflation,
+    DenseSolver,
+    Duals,
+    LatticeModel,
+)
 from kunita.inference.trend import Trend
 from kunita.jaxrun.doors import Array
 
@@ -48,60 +52,13 @@ class PosteriorOptions:
         batch: so many draws are made together.
     """
 
-    most_dense: int = 4500
+    most_dense: int = 2000
     conjugate: ConjugateOptions = FOR_DRAWS
     coarse: float = 2.1
     batch: int = 16
 
 
 USUAL_SOLVES = PosteriorOptions()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class DenseSolver:
-    """(I + MΛ)⁻¹ by a factor of I + LᵀML, Λ = LLᵀ.
-
-    Args:
-        root: L.
-        information: M.
-        factor: of I + LᵀML.
-    """
-
-    root: np.ndarray
-    information: np.ndarray
-    factor: tuple[np.ndarray, bool]
-
-    @classmethod
-    def of(cls, model: LatticeModel) -> "DenseSolver":
-        """Form the matrices by products with unit vectors."""
-        d, n = model.flow.psi.shape[2:]
-        size = d * n
-        units = np.eye(size, dtype=np.float32).reshape(size, d, n)
-        covariance = model.covariance(units).reshape(size, size).astype(np.float64)
-        information = model.information.product(units).reshape(size, size).astype(np.float64)
-        return cls.of_matrices(covariance, (information + information.T) / 2)
-
-    @classmethod
-    def of_matrices(
-        cls, covariance: Float[Array, "k k"], information: Float[Array, "k k"]
-    ) -> "DenseSolver":
-        """Factor Λ and I + LᵀML."""
-        root = numerics.factor_semidefinite(covariance)
-        inner = root.T @ information @ root
-        inner[np.diag_indices(len(inner))] += 1
-        return cls(root, information, scipy.linalg.cho_factor(inner, lower=True))
-
-    @property
-    def log_det(self) -> float:
-        """log|I + MΛ|."""
-        return 2 * float(np.log(np.diag(self.factor[0])).sum())
-
-    def solve(self, force: Duals) -> Duals:
-        """(I + MΛ)⁻¹g = g − ML(I + LᵀML)⁻¹Lᵀg."""
-        columns = force.reshape(len(force), -1).T.astype(np.float64)
-        inner = scipy.linalg.cho_solve(self.factor, self.root.T @ columns)
-        solved = columns - self.information @ (self.root @ inner)
-        return np.ascontiguousarray(solved.T).reshape(force.shape).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,7 +90,7 @@ class LatticePosterior:
     @functools.cached_property
     def dense(self) -> DenseSolver | None:
         """The factored matrices, unless they are too large."""
-        return DenseSolver.of(self.model) if self.is_dense else None
+        return DenseSolver.of(self.model.system) if self.is_dense else None
 
     def carry(self, points: Float[Array, "m d"]) -> FlowCovariance:
         """Aligned points along the flow."""
@@ -145,7 +102,7 @@ class LatticePosterior:
         if self.dense is not None:
             return self.dense.solve(forces)
         return lattice_model.solve(
-            self.model, forces, None, self.options.conjugate, self.deflation
+            self.model.system, forces, self.options.conjugate, self.deflation
         ).dual
 
     @functools.cached_property
@@ -154,7 +111,7 @@ class LatticePosterior:
         lattice = self.model.information.cells.lattice
         shortest = min(self.model.flow.grid.length_scales)
         chosen = lattice.subset(self.options.coarse * shortest)
-        return Deflation.of(self.model, chosen)
+        return Deflation.of(self.model.system, chosen)
 
     @functools.cached_property
     def explained_design(self) -> Float[Array, "b d n"]:
