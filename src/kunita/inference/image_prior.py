@@ -29,7 +29,6 @@ from kunita.inference.image_fit import (
     PyramidLevel,
     Scales,
     fit_images,
-    judged_level,
 )
 from kunita.inference.image_search import ImageProblem, LevelSearch
 from kunita.observations.image_pair import ImagePair
@@ -88,7 +87,7 @@ def choose_scales(task: ImageTask, options: ImageFitOptions) -> Scales:
     rough = dataclasses.replace(options, levels=options.levels[:-1] or options.levels)
     fit = fit_images(task, scales, rough, lambda line: None)
     spacing = rough.node_spacing * scales[-1][1]
-    joint = JointEvidence(tuple(_blocks(task, fit, judged_level(rough.levels), spacing)))
+    joint = JointEvidence(tuple(_blocks(task, fit, rough.levels[-1], spacing)))
     extent = pair.extent
     limits = ScaleLimits(
         shortest=_shortest_scale(pair, options.node_spacing),

@@ -157,11 +157,13 @@ class LevelPlan:
         iterations: at most.
         scales: which of the prior's scales are in force.
         decimation_factor: by which f is multiplied in the fit.
+        least_decimation: what f is at least.
     """
 
     iterations: int
     scales: tuple[int, ...]
     decimation_factor: float = 1.0
+    least_decimation: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +242,7 @@ class LevelSearch:
         )
         tails = image_noise.huber_weights(compared.residual, variance)
         if decimation is None:
-            decimation = self.decimation(compared, variance)
+            decimation = max(self.decimation(compared, variance), self.plan.least_decimation)
         return ImageNoise(variance, tails, decimation)
 
     def decimation(self, compared: Comparison, variance: Float[Array, "k c"]) -> float:
