@@ -290,50 +290,44 @@ def _scatter_plane(values, first, weights, c):  # type: ignore[no-untyped-def]
 
 @as_machine_code
 def _gather_volume(c, first, weights, values):  # type: ignore[no-untyped-def]
-    """The loop of `Stencils.gather` in 3-D.
-
-    Lines along the last axis are added up first, in four numbers that stay in one register.
-    """
+    """The loop of `Stencils.gather` in 3-D."""
     for e in range(c.shape[0]):
+        volume = c[e]
         for k in range(first.shape[0]):
             x = first[k, 0]
             y = first[k, 1]
             z = first[k, 2]
-            line0 = np.float32(0.0)
-            line1 = np.float32(0.0)
-            line2 = np.float32(0.0)
-            line3 = np.float32(0.0)
+            w = weights[k, 2]
+            total = np.float32(0.0)
             for i in range(4):
                 for j in range(4):
-                    w = weights[k, 0, i] * weights[k, 1, j]
-                    line0 += w * c[e, x + i, y + j, z]
-                    line1 += w * c[e, x + i, y + j, z + 1]
-                    line2 += w * c[e, x + i, y + j, z + 2]
-                    line3 += w * c[e, x + i, y + j, z + 3]
-            left = weights[k, 2, 0] * line0 + weights[k, 2, 1] * line1
-            right = weights[k, 2, 2] * line2 + weights[k, 2, 3] * line3
-            values[e, k] = left + right
+                    # Written out: four products at once are one instruction.
+                    line = volume[x + i, y + j]
+                    left = w[0] * line[z] + w[1] * line[z + 1]
+                    right = w[2] * line[z + 2] + w[3] * line[z + 3]
+                    total += weights[k, 0, i] * weights[k, 1, j] * (left + right)
+            values[e, k] = total
 
 
 @as_machine_code
 def _scatter_volume(values, first, weights, c):  # type: ignore[no-untyped-def]
     """The loop of `Stencils.scatter` in 3-D."""
     for e in range(c.shape[0]):
+        volume = c[e]
         for k in range(first.shape[0]):
             x = first[k, 0]
             y = first[k, 1]
             z = first[k, 2]
-            line0 = weights[k, 2, 0] * values[e, k]
-            line1 = weights[k, 2, 1] * values[e, k]
-            line2 = weights[k, 2, 2] * values[e, k]
-            line3 = weights[k, 2, 3] * values[e, k]
+            w = weights[k, 2]
             for i in range(4):
+                row = weights[k, 0, i] * values[e, k]
                 for j in range(4):
-                    w = weights[k, 0, i] * weights[k, 1, j]
-                    c[e, x + i, y + j, z] += w * line0
-                    c[e, x + i, y + j, z + 1] += w * line1
-                    c[e, x + i, y + j, z + 2] += w * line2
-                    c[e, x + i, y + j, z + 3] += w * line3
+                    share = weights[k, 1, j] * row
+                    line = volume[x + i, y + j]
+                    line[z] += w[0] * share
+                    line[z + 1] += w[1] * share
+                    line[z + 2] += w[2] * share
+                    line[z + 3] += w[3] * share
 
 
 @as_machine_code

@@ -268,22 +268,22 @@ class FlowCovariance:
         return total
 
     def columns(self, chosen: Int[Array, " k"]) -> Float[Array, "kd d n"]:
-        """Λ(x, c) of some of the points c, the axes of c before the points.
-
-        One scalar field for each point serves all its axes.
-        """
+        """Λ(x, c) of some of the points c, the axes of c before the points."""
         d, n = self.psi.shape[2:]
-        units = np.eye(len(chosen), dtype=np.float32)
         total = np.zeros((d, len(chosen), d, n), np.float32)
         for instant, weight in enumerate(self.weights):
-            here = self.stencils[instant]
-            fields = self.grid.smooth_all(here.take(chosen).scatter(units))
-            kernel = weight * here.gather(fields)
+            kernel = weight * self._kernel_from(chosen, instant)
             psi = self.psi[instant]
             for a, b in np.ndindex(d, d):
-                turned = np.tensordot(psi[b, :, chosen], psi[a], axes=([1], [0]))
-                total[b, :, a] += kernel * turned
+                total[b, :, a] += kernel * (psi[b, :, chosen] @ psi[a])
         return total.reshape(d * len(chosen), d, n)
+
+    def _kernel_from(self, chosen: Int[Array, " k"], instant: int) -> Float[Array, "k n"]:
+        """k(c, x): one scalar field for each point serves all its axes."""
+        here = self.stencils[instant]
+        units = np.eye(len(chosen), dtype=np.float32)
+        fields = self.grid.smooth_all(here.take(chosen).scatter(units))
+        return here.gather(fields)
 
     def variances(self) -> Float[Array, "n d d"]:
         """Λ(x, x) of each point."""

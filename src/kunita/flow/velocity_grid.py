@@ -59,6 +59,17 @@ class VelocityGrid:
         """From a displacement in mm to one in units of the grid."""
         return self.frame / self.spacing[:, None]
 
+    @property
+    def shortest(self) -> float:
+        """The shortest length scale, mm."""
+        return min(self.length_scales)
+
+    def with_scales(self, chosen: tuple[int, ...]) -> "VelocityGrid":
+        """The same grid with some of the prior's scales."""
+        amplitudes = tuple(self.amplitudes[s] for s in chosen)
+        length_scales = tuple(self.length_scales[s] for s in chosen)
+        return dataclasses.replace(self, amplitudes=amplitudes, length_scales=length_scales)
+
     def index(self, points: Float[Array, "n d"]) -> Float[Array, "n d"]:
         """Points in units of the grid."""
         return (points - self.origin) @ self.to_index.T

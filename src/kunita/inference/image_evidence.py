@@ -121,6 +121,10 @@ class EvidenceOptions:
     most: int = 30
 
 
+ROUNDED = 1 - 1e-9
+"""Limits are met although logarithms are rounded."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ScaleLimits:
     """Which scales may be chosen.
@@ -150,14 +154,11 @@ class ScaleLimits:
     def allow(self, scales: Scales) -> bool:
         """Whether all scales are within the limits, and the longest comes first."""
         amplitudes, lengths = np.array(scales).T
-        is_ordered = bool(np.all(np.diff(lengths) < 0))
-        longest = np.array(self.longest[: len(lengths)])
-        is_inside = bool(np.all((lengths >= self.shortest) & (lengths <= longest)))
-        return is_ordered and is_inside and bool(np.all(amplitudes >= self.floor(lengths)))
-
-    def floor(self, lengths: Float[Array, " s"]) -> Float[Array, " s"]:
-        """The least amplitudes; rounding of logarithms is forgiven."""
-        return (1 - 1e-9) * self.least_steepness * lengths
+        is_ordered = np.diff(lengths) < 0
+        is_long = lengths >= ROUNDED * self.shortest
+        is_short = ROUNDED * lengths <= np.array(self.longest[: len(lengths)])
+        is_steep = amplitudes >= ROUNDED * self.least_steepness * lengths
+        return bool(np.all(is_ordered) and np.all(is_long & is_short & is_steep))
 
 
 def best_scales(

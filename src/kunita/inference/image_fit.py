@@ -97,12 +97,19 @@ def standard_levels(dimension: int, num_voxels: int) -> tuple[PyramidLevel, ...]
     widths = [1.0]
     while num_voxels / (2 * widths[0]) >= 14:
         widths.insert(0, 2 * widths[0])
-    if dimension == 2:
-        levels = [PyramidLevel(Smoothing(width, 0.5), iterations=4) for width in widths]
-        return (*levels, PyramidLevel(Smoothing(SHARPEST, 1.0), iterations=10))
-    levels = [PyramidLevel(Smoothing(width, 1.5), iterations=3) for width in widths]
-    levels[-1] = dataclasses.replace(levels[-1], iterations=6)
-    return tuple(levels)
+    return _levels_of_planes(widths) if dimension == 2 else _levels_of_volumes(widths)
+
+
+def _levels_of_planes(widths: list[float]) -> tuple[PyramidLevel, ...]:
+    smooth = [PyramidLevel(Smoothing(width, 0.5), iterations=4) for width in widths]
+    last = PyramidLevel(Smoothing(SHARPEST, 1.0), iterations=10)
+    return (*smooth, last)
+
+
+def _levels_of_volumes(widths: list[float]) -> tuple[PyramidLevel, ...]:
+    coarse = [PyramidLevel(Smoothing(width, 1.5), iterations=3) for width in widths[:-1]]
+    last = PyramidLevel(Smoothing(widths[-1], 1.5), iterations=6)
+    return (*coarse, last)
 
 
 SHARPEST = 0.7
@@ -156,8 +163,7 @@ def fit_images(
         options: of the fit.
         listener: is told of every step.
     """
-    shortest = _shortest(scales)
-    lattice = task.pair.lattice(options.node_spacing * shortest)
+    lattice = task.pair.lattice(options.node_spacing * _shortest(scales))
     problem = ImageProblem(lattice.nodes, task.marks, task.trend)
     grid = _velocity_grid(task, problem, scales, options)
     history: list[ImageProgress] = []
@@ -168,18 +174,21 @@ def fit_images(
 
     path = VelocityPath.at_rest(grid, options.num_steps)
     alignment = task.alignment
-    least_decimation = 0.0
     for number, level in enumerate(options.levels):
+        before = history[-1].decimation if history else 0.0
         features = task.pair.level(lattice, level.smoothing)
-        plan = _plan(task.pair, scales, level, options)
-        if level.smoothing.width < 1:
-            plan = dataclasses.replace(plan, least_decimation=least_decimation)
-        search = LevelSearch(problem, features, plan, options.search, shortest)
+        plan = _plan(task.pair, scales, level, options, before)
+        search = LevelSearch(problem, features, plan, options.search, _shortest(scales))
         state = search_level(search, search.evaluate(path, alignment), number, note)
         path = state.path
         alignment = state.alignment
-        least_decimation = KEPT_DECIMATION * history[-1].decimation
     return ImageFit(lattice, problem, grid, search, state, tuple(history))
+
+
+def _least_decimation(level: PyramidLevel, before: float) -> float:
+    """What f is at least on a level, given that of the level before."""
+    is_sharp = level.smoothing.width < 1
+    return KEPT_DECIMATION * before if is_sharp else 0.0
 
 
 def _shortest(scales: Scales) -> float:
@@ -202,14 +211,19 @@ def _velocity_grid(
 
 
 def _plan(
-    pair: ImagePair, scales: Scales, level: PyramidLevel, options: ImageFitOptions
+    pair: ImagePair,
+    scales: Scales,
+    level: PyramidLevel,
+    options: ImageFitOptions,
+    before: float,
 ) -> LevelPlan:
-    """What is done on a level."""
+    """What is done on a level; `before` is the decimation factor of the level before."""
     lengths = tuple(length for _, length in scales)
     return LevelPlan(
         iterations=level.iterations,
         scales=tuple(_in_force(pair, lengths, level, options)),
         decimation_factor=level.decimation_factor,
+        least_decimation=_least_decimation(level, before),
     )
 
 

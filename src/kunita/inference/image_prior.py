@@ -88,17 +88,22 @@ def choose_scales(task: ImageTask, options: ImageFitOptions) -> Scales:
     fit = fit_images(task, scales, rough, lambda line: None)
     spacing = rough.node_spacing * scales[-1][1]
     joint = JointEvidence(tuple(_blocks(task, fit, rough.levels[-1], spacing)))
-    extent = pair.extent
-    limits = ScaleLimits(
-        shortest=_shortest_scale(pair, options.node_spacing),
-        longest=tuple(share * extent for share in LONGEST),
-        least_steepness=LEAST_STEEPNESS,
-    )
+    limits = _limits(pair, options.node_spacing)
     double, of_double = best_scales(joint, scales, limits, EvidenceOptions())
     if pair.moving.dimension == 3:
         return double
     single, of_single = best_scales(joint, scales[:1], limits, EvidenceOptions())
     return double if of_double > of_single + WORTH_A_SCALE else single
+
+
+def _limits(pair: ImagePair, node_spacing: float) -> ScaleLimits:
+    """What may be chosen for a pair."""
+    extent = pair.extent
+    return ScaleLimits(
+        shortest=_shortest_scale(pair, node_spacing),
+        longest=tuple(share * extent for share in LONGEST),
+        least_steepness=LEAST_STEEPNESS,
+    )
 
 
 def _shortest_scale(pair: ImagePair, node_spacing: float) -> float:
@@ -118,9 +123,7 @@ def _blocks(
     edge = (BLOCK_NODES[pair.moving.dimension] - 3) * spacing
     found = []
     for box in _fullest(fit, _boxes(pair, edge)):
-        mask = np.zeros_like(pair.moving.mask)
-        mask[box] = pair.moving.mask[box]
-        part = dataclasses.replace(pair, moving=dataclasses.replace(pair.moving, mask=mask))
+        part = _part(pair, box)
         lattice = part.lattice(spacing)
         features = part.level(lattice, level.smoothing)
         found.append(_linearised(task, fit, lattice, features, decimation))
@@ -131,33 +134,46 @@ Box = tuple[slice, ...]
 """Of voxels."""
 
 
+def _part(pair: ImagePair, box: Box) -> ImagePair:
+    """A pair of which only a box of the moving image counts."""
+    moving = pair.moving
+    mask = np.zeros_like(moving.mask)
+    mask[box] = moving.mask[box]
+    return dataclasses.replace(pair, moving=dataclasses.replace(moving, mask=mask))
+
+
 def _boxes(pair: ImagePair, edge: float) -> list[Box]:
     """Boxes of about this edge, mm, that fill the box of what counts of the moving image."""
     low, high = pair.moving.box()
-    cuts = []
-    for first, last, step in zip(low, high, pair.moving.spacing, strict=True):
-        count = max(1, int((last - first + 1) * step / edge))
-        width = int(np.ceil(edge / step))
-        # Boxes of one size, spread evenly, the first and the last at the ends.
-        starts = np.linspace(first, max(last + 1 - width, first), count).astype(int)
-        cuts.append([slice(start, start + width) for start in starts])
+    axes = zip(low, high, pair.moving.spacing, strict=True)
+    cuts = [_cuts(first, last + 1, edge / step) for first, last, step in axes]
     return list(itertools.product(*cuts))
+
+
+def _cuts(first: int, end: int, width: float) -> list[slice]:
+    """Parts of one size, in voxels, spread evenly, the first and the last at the ends."""
+    count = max(1, int((end - first) / width))
+    whole = int(np.ceil(width))
+    starts = np.linspace(first, max(end - whole, first), count).astype(int)
+    return [slice(start, start + whole) for start in starts]
 
 
 def _fullest(fit: ImageFit, boxes: list[Box]) -> list[Box]:
     """Some boxes in which most voxels are compared with the fixed image."""
+    numbers = np.array([_num_compared(fit, box) for box in boxes])
+    most = BLOCKS[len(boxes[0])]
+    ranked = np.argsort(-numbers, kind="stable")[:most]
+    return [boxes[i] for i in ranked if numbers[i] > 0]
+
+
+def _num_compared(fit: ImageFit, box: Box) -> float:
+    """How many voxels of a box are compared."""
     view = fit.search.level.view
-    counts = fit.state.compared.counts.reshape(view.shape)
-
-    def num_compared(box: Box) -> float:
-        inside = counts
-        for axis, (along, places) in enumerate(zip(box, view.places, strict=True)):
-            chosen = (places >= along.start) & (places < along.stop)
-            inside = np.compress(chosen, inside, axis=axis)
-        return float(inside.sum())
-
-    ranked = sorted(boxes, key=num_compared, reverse=True)
-    return [box for box in ranked[: BLOCKS[len(view.shape)]] if num_compared(box) > 0]
+    inside = fit.state.compared.counts.reshape(view.shape)
+    for axis, (along, places) in enumerate(zip(box, view.places, strict=True)):
+        chosen = (places >= along.start) & (places < along.stop)
+        inside = np.compress(chosen, inside, axis=axis)
+    return float(inside.sum())
 
 
 def _linearised(
@@ -169,8 +185,7 @@ def _linearised(
 ) -> LinearisedImages:
     """What a part of the images says around a fit, with the decimation factor of the whole."""
     problem = ImageProblem(lattice.nodes, task.marks.none, task.trend)
-    shortest = min(fit.grid.length_scales)
-    search = LevelSearch(problem, features, fit.search.plan, fit.search.options, shortest)
+    search = LevelSearch(problem, features, fit.search.plan, fit.search.options, fit.grid.shortest)
     state = search.evaluate(fit.state.path, fit.state.alignment)
     noise = search.noise_model(state.compared, decimation)
     model, force = search.linearise(state, noise)

@@ -292,18 +292,14 @@ class LevelSearch:
         if d * n <= self.options.most_dense:
             dense = DenseSolver.of(system)
             return lambda force: dense.solved(system, force)
-        shortest = min(system.flow.grid.length_scales)
-        chosen = self.level.view.lattice.subset(self.options.coarse * shortest)
+        distance = self.options.coarse * system.flow.grid.shortest
+        chosen = self.level.view.lattice.subset(distance)
         coarse = Deflation.of(system, chosen)
         return lambda force: lattice_model.solve(system, force, self.options.conjugate, coarse)
 
     def active(self, grid: grid_flow.VelocityGrid) -> grid_flow.VelocityGrid:
         """The grid with the scales that are in force."""
-        return dataclasses.replace(
-            grid,
-            amplitudes=tuple(grid.amplitudes[s] for s in self.plan.scales),
-            length_scales=tuple(grid.length_scales[s] for s in self.plan.scales),
-        )
+        return grid.with_scales(self.plan.scales)
 
     def path_of(self, state: ImageState, dual: Float[Array, "d n"]) -> VelocityPath:
         """The path of a dual: the momenta Ψᵀl at the sites, the same for every scale in force."""

@@ -23,13 +23,16 @@ from jaxtyping import Float, Int
 from kunita import numerics
 from kunita.flow.grid_flow import FlowCovariance
 from kunita.jaxrun.doors import Array
-from kunita.observations.lattice import CellInformation
+from kunita.observations.lattice import CellInformation, Lattice
 
 TINY = float(np.finfo(np.float64).tiny)
 """What a division by zero divides by instead."""
 
 CLEANED = 4
 """After so many steps a residual is made orthogonal to the coarse space again."""
+
+TOGETHER = 64
+"""Displacements that are multiplied together: more need much memory."""
 
 JITTER = 1e-6
 """Added to the diagonal of the coarse matrix: rounding in single precision may leave it
@@ -91,8 +94,7 @@ class ProfiledInformation:
     def of(cls, whole: SiteInformation, design: Float[Array, "b d n"]) -> "ProfiledInformation":
         """With the directions H of the alignment, which may be none."""
         pulled = whole.product(design) if len(design) else design
-        inner = np.einsum("bdn,cdn->bc", design, pulled, dtype=np.float64)
-        return cls(whole, design, pulled, np.linalg.inv((inner + inner.T) / 2))
+        return cls(whole, design, pulled, np.linalg.inv(_pairwise(design, pulled)))
 
     def product(self, x: Duals) -> Duals:
         """(M − MHA⁻¹HᵀM)x."""
@@ -101,13 +103,13 @@ class ProfiledInformation:
 
     def without_alignment(self, force: Float[Array, "d n"]) -> Float[Array, "d n"]:
         """(I − MHA⁻¹Hᵀ)g: what of a force the alignment does not follow."""
-        along = np.einsum("bdn,dn->b", self.design, force, dtype=np.float64)
+        along = _along(self.design, force)
         return force - self._held(along[None])[0]
 
     def shift(self, force: Float[Array, "d n"], moved: Float[Array, "d n"]) -> Float[Array, " b"]:
         """β = A⁻¹(Hᵀg − HᵀMx): how far the alignment moves beside a displacement x of the flow."""
-        along = np.einsum("bdn,dn->b", self.design, force, dtype=np.float64)
-        followed = np.einsum("bdn,dn->b", self.pulled, moved, dtype=np.float64)
+        along = _along(self.design, force)
+        followed = _along(self.pulled, moved)
         return self.inverse @ (along - followed)
 
     def turned(self, shift: Float[Array, " b"]) -> Float[Array, "d n"]:
@@ -160,6 +162,11 @@ class LatticeModel:
     flow: FlowCovariance
     design: np.ndarray
     information: SiteInformation
+
+    @property
+    def lattice(self) -> Lattice:
+        """Whose nodes are the first sites."""
+        return self.information.cells.lattice
 
     @property
     def system(self) -> LatticeSystem:
@@ -382,23 +389,15 @@ class Deflation:
     factor: tuple[np.ndarray, bool]
 
     @classmethod
-    def of(cls, system: LatticeSystem, sites: Int[Array, " k"], batch: int = 64) -> "Deflation":
-        """Multiply unit forces at the sites, with M some at a time."""
+    def of(cls, system: LatticeSystem, sites: Int[Array, " k"]) -> "Deflation":
+        """The coarse space of some sites."""
         covaried = system.flow.columns(sites)
-        d, n = covaried.shape[1:]
-        product = np.empty((len(covaried), d * n), np.float32)
-        for first in range(0, len(covaried), batch):
-            some = slice(first, first + batch)
-            informed = system.information.product(covaried[some])
-            product[some] = informed.reshape(len(informed), -1)
-        rows = np.arange(len(covaried))
-        columns = (rows // len(sites)) * n + sites[rows % len(sites)]
-        product[rows, columns] += 1.0
+        product = _informed(system, covaried)
+        _add_units(product, sites)
         moved = covaried.reshape(len(covaried), -1)
         inner = (moved @ product.T).astype(np.float64)
         scale = np.sqrt(np.diag(inner))
-        factor = _factor_scaled(inner, scale)
-        return cls(sites, moved, product, scale, factor)
+        return cls(sites, moved, product, scale, _factor_scaled(inner, scale))
 
     def coefficients(self, projections: Float[Array, "c k"]) -> Float[Array, "c k"]:
         """(ZᵀAZ)⁻¹y."""
@@ -482,6 +481,25 @@ class DenseSolver:
         return Solved(found.dual, found.moved, num_iterations=0, residual=0.0)
 
 
+def _informed(system: LatticeSystem, displacements: Duals) -> Float[Array, "c k"]:
+    """M times many displacements, some at a time."""
+    product = np.empty((len(displacements), displacements[0].size), np.float32)
+    for first in range(0, len(displacements), TOGETHER):
+        some = slice(first, first + TOGETHER)
+        informed = system.information.product(displacements[some])
+        product[some] = informed.reshape(len(informed), -1)
+    return product
+
+
+def _add_units(rows: Float[Array, "kd dn"], sites: Int[Array, " k"]) -> None:
+    """Add unit forces at the sites, the axes before the sites, in place."""
+    numbers = np.arange(len(rows))
+    num_axes = len(rows) // len(sites)
+    num_sites = rows.shape[1] // num_axes
+    columns = (numbers // len(sites)) * num_sites + sites[numbers % len(sites)]
+    rows[numbers, columns] += 1.0
+
+
 def _factor_scaled(
     inner: Float[Array, "k k"], scale: Float[Array, " k"]
 ) -> tuple[np.ndarray, bool]:
@@ -489,6 +507,17 @@ def _factor_scaled(
     correlations = (inner + inner.T) / (2 * np.outer(scale, scale))
     correlations[np.diag_indices(len(scale))] += JITTER
     return scipy.linalg.cho_factor(correlations, lower=True)
+
+
+def _along(directions: Float[Array, "b d n"], x: Float[Array, "d n"]) -> Float[Array, " b"]:
+    """Inner products with some directions, in double precision."""
+    return np.einsum("bdn,dn->b", directions, x, dtype=np.float64)
+
+
+def _pairwise(x: Float[Array, "b d n"], y: Float[Array, "b d n"]) -> Float[Array, "b b"]:
+    """Inner products of all with all, made symmetric, in double precision."""
+    inner = np.einsum("bdn,cdn->bc", x, y, dtype=np.float64)
+    return (inner + inner.T) / 2
 
 
 def _dots(x: Duals, y: Duals) -> Float[Array, " c"]:

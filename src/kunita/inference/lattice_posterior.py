@@ -108,9 +108,8 @@ class LatticePosterior:
     @functools.cached_property
     def deflation(self) -> Deflation:
         """The coarse nodes of the lattice."""
-        lattice = self.model.information.cells.lattice
-        shortest = min(self.model.flow.grid.length_scales)
-        chosen = lattice.subset(self.options.coarse * shortest)
+        distance = self.options.coarse * self.model.flow.grid.shortest
+        chosen = self.model.lattice.subset(distance)
         return Deflation.of(self.model.system, chosen)
 
     @functools.cached_property
