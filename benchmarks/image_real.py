@@ -102,7 +102,7 @@ class Setting:
 
 
 SETTINGS = {
-    "lung": Setting(kernel="45(4.5)+18(1.8)", metric="lncc", align="affine"),
+    "lung": Setting(kernel="40(7)+20(3)", metric="lncc", align="affine"),
     "oasis": Setting(kernel="25(5)+5(3)", metric="both", align="affine"),
     "histology": Setting(kernel="chosen", metric="lncc", align="affine"),
 }

@@ -48,9 +48,6 @@ MISMATCH = 2.0
 LEAST_INFORMATION = 0.01
 """Images say something of a node if they lower its variance by at least this share."""
 
-USUAL_ITERATIONS = 8
-"""That a level takes, for the time that is left: on the pairs of `kunita demo --images` 3 to 9."""
-
 Listener = Callable[[str, float], None]
 """Told what is done, the stage before a colon, and how much of that stage."""
 
@@ -288,7 +285,7 @@ def _fit_listener(
 
     def note(line: ImageProgress) -> None:
         level = options.levels[line.level]
-        within = min((line.iteration + 1) / min(level.iterations, USUAL_ITERATIONS), 1.0)
+        within = (line.iteration + 1) / level.iterations
         done = before[line.level] + within * (before[line.level + 1] - before[line.level])
         place = f"level {line.level + 1} of {len(widths)}, iteration {line.iteration + 1}"
         listener(f"{FITTING}: {place}, mean move {line.move_mm:.2g} {unit}", float(done))

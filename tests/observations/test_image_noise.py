@@ -78,7 +78,9 @@ def test_variances_are_robust_and_follow_what_does_not_match():
     residual[60:, :] *= 8
     counts = np.ones(residual.size, np.float32)
     flat = residual.reshape(-1, 1)
-    variance = image_noise.local_variance(flat, counts, SHAPE, np.array([4.0, 4.0]))
+    variance = image_noise.local_variance(
+        flat, counts, SHAPE, np.array([4.0, 4.0]), np.array([1.0])
+    )
     on_grid = np.sqrt(variance.reshape(SHAPE))
     common = np.sqrt(image_noise.robust_variance(flat[:, 0], counts))
     assert on_grid[:40].max() < 1.3 * common
@@ -90,3 +92,11 @@ def test_hubers_weights_keep_the_pull_of_outliers_constant():
     residual = np.array([[0.5], [2.5], [25.0]], np.float32)
     weights = image_noise.huber_weights(residual, np.ones_like(residual))
     np.testing.assert_allclose(weights[:, 0], [1.0, 1.0, 0.1], rtol=1e-6)
+
+
+def test_images_that_agree_to_rounding_still_have_some_noise():
+    residual = np.full((SHAPE[0] * SHAPE[1], 1), 1e-12)
+    counts = np.ones(len(residual))
+    window = np.array([4.0, 4.0])
+    variance = image_noise.local_variance(residual, counts, SHAPE, window, np.array([2.0]))
+    np.testing.assert_allclose(variance, (2.0 * image_noise.LEAST_NOISE) ** 2, rtol=1e-6)

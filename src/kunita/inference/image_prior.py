@@ -146,7 +146,7 @@ def _boxes(pair: ImagePair, edge: float) -> list[Box]:
     """Boxes of about this edge, mm, that fill the box of what counts of the moving image."""
     low, high = pair.moving.box()
     axes = zip(low, high, pair.moving.spacing, strict=True)
-    cuts = [_cuts(first, last + 1, edge / step) for first, last, step in axes]
+    cuts = [_cuts(int(first), int(last) + 1, edge / step) for first, last, step in axes]
     return list(itertools.product(*cuts))
 
 

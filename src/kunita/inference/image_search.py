@@ -238,7 +238,7 @@ class LevelSearch:
         """The noise model where the voxels have arrived; f is found anew unless it is given."""
         shape = self.level.view.shape
         variance = image_noise.local_variance(
-            compared.residual, compared.counts, shape, self.window
+            compared.residual, compared.counts, shape, self.window, self.level.contrast
         )
         tails = image_noise.huber_weights(compared.residual, variance)
         if decimation is None:

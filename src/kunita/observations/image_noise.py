@@ -35,7 +35,8 @@ EMPTY = 1e-4
 """Residuals below this share of the largest are those of an empty background."""
 
 LEAST_NOISE = 1e-3
-"""The least standard deviation of the noise, over the largest residual."""
+"""The least standard deviation of the noise, over the largest residual, and over the contrast of
+what is compared: images that agree to rounding would otherwise have none."""
 
 CUT = 0.05
 """The autocorrelation is used up to the distance where its mean falls below this."""
@@ -91,6 +92,7 @@ def local_variance(
     counts: Float[Array, " k"],
     shape: tuple[int, ...],
     window: Float[Array, " d"],
+    contrast: Float[Array, " c"],
 ) -> Float[Array, "k c"]:
     """s² of every voxel and channel.
 
@@ -99,12 +101,13 @@ def local_variance(
         counts: which voxels count.
         shape: of their grid.
         window: the width of the surroundings along each axis, in voxels of this grid.
+        contrast: the standard deviation of each channel over the image.
     """
     on_grid = counts.reshape(shape)
     share = ndimage.gaussian_filter(on_grid, window, mode="constant") + 1e-6
     columns = []
-    for one in residual.T:
-        common = robust_variance(one, counts)
+    for one, spread in zip(residual.T, contrast, strict=True):
+        common = max(robust_variance(one, counts), (LEAST_NOISE * spread) ** 2)
         clipped = np.minimum(one**2, CLIP**2 * common) * counts
         mean = ndimage.gaussian_filter(clipped.reshape(shape), window, mode="constant") / share
         columns.append(np.maximum(mean.ravel(), common))

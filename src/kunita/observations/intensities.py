@@ -118,6 +118,11 @@ class IntensityLevel:
     smoothing: float
     spacing: np.ndarray
 
+    @functools.cached_property
+    def contrast(self) -> Float[Array, " c"]:
+        """The standard deviation of each channel over the moving image."""
+        return self.values[self.counts > 0].std(axis=0, dtype=np.float64)
+
     def compare(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Comparison:
         """Compare where the nodes have arrived.
 
