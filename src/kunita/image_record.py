@@ -26,7 +26,7 @@ class ImageRecord:
             of all channels. One where the images match, above two where they do not, NaN where
             nothing was compared.
         relation: whether their intensities are related.
-        is_prior_chosen: whether the evidence chose the kernel, which else was given.
+        is_prior_chosen: whether the evidence chose the kernel; else it was given, or a default.
         num_draws: from the posterior.
         monte_carlo_error: the relative standard error of a radius from these draws.
         is_first_look: whether the finest level was left out, to be quick.

@@ -103,7 +103,7 @@ def test_deflation_gives_the_same_answer_in_fewer_steps(made):
     lattice = made.model.information.cells.lattice
     coarse = Deflation.of(made.model.system, lattice.subset(32.0))
     plain = lattice_model.solve(made.model.system, force, TIGHT)
-    options = ConjugateOptions(tolerance=1e-4, max_iterations=400)
+    options = TIGHT
     deflated = lattice_model.solve(made.model.system, force, options, coarse)
     np.testing.assert_allclose(deflated.moved, plain.moved, atol=5e-3 * np.abs(plain.moved).max())
     assert deflated.num_iterations < plain.num_iterations

@@ -53,11 +53,7 @@ class LinearisedImages:
     @functools.cached_property
     def _information(self) -> Float[Array, "k k"]:
         """M."""
-        d, n = self.force.shape
-        size = d * n
-        units = np.eye(size, dtype=np.float32).reshape(size, d, n)
-        matrix = self.information.product(units).reshape(size, size).astype(np.float64)
-        return (matrix + matrix.T) / 2
+        return self.information.matrix()
 
     @functools.cached_property
     def _flow(self) -> FlowCovariance:

@@ -6,7 +6,9 @@ share α of the way. The noise model is frozen within a step, so that the energy
 
     E = ½∫‖v‖² dt + ½Σ w r² + ½Σ (y − φ₁(x))ᵀD⁻¹(y − φ₁(x))
 
-falls for small α; α is halved until it does. Between steps the noise is found anew, and E may rise.
+usually falls for small α, over the voxels that are seen before and after; α is halved until it
+does. (`LevelSearch.linearise` departs from the gradient of E.) Between steps the noise is found
+anew, and E may rise.
 """
 
 import dataclasses
@@ -246,7 +248,7 @@ class LevelSearch:
         return ImageNoise(variance, tails, decimation)
 
     def decimation(self, compared: Comparison, variance: Float[Array, "k c"]) -> float:
-        """F of the residuals."""
+        """The decimation factor f of the residuals."""
         scale = compared.counts[:, None] / np.sqrt(variance)
         return image_noise.decimation(
             scale * compared.residual,

@@ -34,6 +34,9 @@ CLEANED = 4
 TOGETHER = 64
 """Displacements that are multiplied together: more need much memory."""
 
+UNINFORMED = 1e-9
+"""Directions of the alignment that are told less than this share of the best one are not moved."""
+
 JITTER = 1e-6
 """Added to the diagonal of the coarse matrix: rounding in single precision may leave it
 indefinite."""
@@ -60,6 +63,13 @@ class SiteInformation:
         of_nodes = self.cells.product(x[..., :num_nodes])
         of_marks = np.einsum("nab,cbn->can", self.marks, x[..., num_nodes:])
         return np.concatenate([of_nodes, of_marks.astype(np.float32)], axis=-1)
+
+    def matrix(self) -> Float[Array, "k k"]:
+        """M as a matrix, in double precision."""
+        d = self.marks.shape[-1]
+        n = self.cells.lattice.num_nodes + len(self.marks)
+        products = _as_matrix(self.product(_units(d, n)))
+        return (products + products.T) / 2
 
     def draw(self, generator: np.random.Generator, count: int) -> Duals:
         """So many forces with the covariance M."""
@@ -94,12 +104,19 @@ class ProfiledInformation:
     def of(cls, whole: SiteInformation, design: Float[Array, "b d n"]) -> "ProfiledInformation":
         """With the directions H of the alignment, which may be none."""
         pulled = whole.product(design) if len(design) else design
-        return cls(whole, design, pulled, np.linalg.inv(_pairwise(design, pulled)))
+        inner = _pairwise(design, pulled)
+        # A direction that the compared voxels do not inform is left as it is.
+        return cls(whole, design, pulled, np.linalg.pinv(inner, UNINFORMED, hermitian=True))
 
     def product(self, x: Duals) -> Duals:
         """(M − MHA⁻¹HᵀM)x."""
         along = np.einsum("bdn,cdn->cb", self.pulled, x, dtype=np.float64)
         return self.whole.product(x) - self._held(along)
+
+    def matrix(self) -> Float[Array, "k k"]:
+        """The same as a matrix; the difference is taken in double precision."""
+        flat = _as_matrix(self.pulled)
+        return self.whole.matrix() - flat.T @ self.inverse @ flat
 
     def without_alignment(self, force: Float[Array, "d n"]) -> Float[Array, "d n"]:
         """(I − MHA⁻¹Hᵀ)g: what of a force the alignment does not follow."""
@@ -254,7 +271,7 @@ class Vector(NamedTuple):
     moved: np.ndarray
 
     def square(self) -> Float[Array, " c"]:
-        """XᵀΛx of each system; rounding does not make it negative."""
+        """xᵀΛx of each system; rounding does not make it negative."""
         return np.maximum(_dots(self.dual, self.moved), 0.0)
 
     def plus(self, other: "Vector", factor: Float[Array, " c"]) -> "Vector":
@@ -445,13 +462,9 @@ class DenseSolver:
 
     @classmethod
     def of(cls, system: LatticeSystem) -> "DenseSolver":
-        """Form the matrices by products with unit vectors."""
-        d, n = system.shape
-        size = d * n
-        units = np.eye(size, dtype=np.float32).reshape(size, d, n)
-        covariance = system.flow.product(units).reshape(size, size).astype(np.float64)
-        information = system.information.product(units).reshape(size, size).astype(np.float64)
-        return cls.of_matrices(covariance, (information + information.T) / 2)
+        """Form Λ by products with unit vectors, and factor."""
+        covariance = _as_matrix(system.flow.product(_units(*system.shape)))
+        return cls.of_matrices(covariance, system.information.matrix())
 
     @classmethod
     def of_matrices(
@@ -505,8 +518,26 @@ def _factor_scaled(
 ) -> tuple[np.ndarray, bool]:
     """The Cholesky factor of a matrix whose diagonal is brought to one."""
     correlations = (inner + inner.T) / (2 * np.outer(scale, scale))
-    correlations[np.diag_indices(len(scale))] += JITTER
-    return scipy.linalg.cho_factor(correlations, lower=True)
+    jitter = JITTER
+    while True:
+        try:
+            lifted = correlations + jitter * np.eye(len(scale))
+            return scipy.linalg.cho_factor(lifted, lower=True)
+        except np.linalg.LinAlgError:
+            # Rounding grows with the matrix. With more of it, conjugate gradients take more steps.
+            jitter *= 10
+
+
+def _units(d: int, n: int) -> Duals:
+    """All unit forces."""
+    size = d * n
+    return np.eye(size, dtype=np.float32).reshape(size, d, n)
+
+
+def _as_matrix(duals: Duals) -> Float[Array, "c k"]:
+    """Forces as rows, in double precision."""
+    d, n = duals.shape[1:]
+    return duals.reshape(len(duals), d * n).astype(np.float64)
 
 
 def _along(directions: Float[Array, "b d n"], x: Float[Array, "d n"]) -> Float[Array, " b"]:

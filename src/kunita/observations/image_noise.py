@@ -76,13 +76,14 @@ def robust_variance(residual: Float[Array, " k"], counts: Float[Array, " k"]) ->
     """(1.4826 MAD)² of the residuals that count.
 
     Residuals of exactly zero, or nearly, are those of an empty background around what is compared,
-    and say nothing of the noise. If nothing else is left, the images agree to rounding.
+    and say nothing of the noise. If nothing else is left, the images agree to rounding, and it is
+    zero.
     """
     seen = np.abs(residual[counts > 0])
     largest = float(seen.max(initial=0.0))
     seen = seen[seen > EMPTY * largest]
     if not len(seen):
-        return 1.0
+        return 0.0
     sd = MAD_TO_SD * float(np.median(seen))
     return max(sd**2, (LEAST_NOISE * largest) ** 2)
 
@@ -107,7 +108,7 @@ def local_variance(
     share = ndimage.gaussian_filter(on_grid, window, mode="constant") + 1e-6
     columns = []
     for one, spread in zip(residual.T, contrast, strict=True):
-        common = max(robust_variance(one, counts), (LEAST_NOISE * spread) ** 2)
+        common = max(robust_variance(one, counts), (LEAST_NOISE * spread) ** 2, TINY)
         clipped = np.minimum(one**2, CLIP**2 * common) * counts
         mean = ndimage.gaussian_filter(clipped.reshape(shape), window, mode="constant") / share
         columns.append(np.maximum(mean.ravel(), common))

@@ -44,8 +44,7 @@ class FixedFeatures:
         cls, values: Float[Array, "*grid c"], to_index: np.ndarray, mask: np.ndarray | None
     ) -> "FixedFeatures":
         """From the features at the voxels."""
-        channels = np.moveaxis(values, -1, 0)
-        filtered = [ndimage.spline_filter(one, 3, np.float32, mode="mirror") for one in channels]
+        filtered = [_spline_coefficients(one) for one in np.moveaxis(values, -1, 0)]
         return cls(np.stack(filtered), to_index, mask)
 
     def sample(
@@ -67,6 +66,10 @@ class FixedFeatures:
             nearest = np.clip(np.rint(index).astype(int), 0, shape - 1)
             counts &= self.mask[tuple(nearest.T)]
         return counts.astype(np.float32)
+
+
+def _spline_coefficients(channel: Float[Array, "*grid"]) -> Float[Array, "*grid"]:
+    return ndimage.spline_filter(channel, 3, np.float32, mode="mirror")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,7 +124,8 @@ class IntensityLevel:
     @functools.cached_property
     def contrast(self) -> Float[Array, " c"]:
         """The standard deviation of each channel over the moving image."""
-        return self.values[self.counts > 0].std(axis=0, dtype=np.float64)
+        seen = self.values[self.counts > 0]
+        return seen.std(axis=0, dtype=np.float64) if len(seen) else np.zeros(self.values.shape[1])
 
     def compare(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Comparison:
         """Compare where the nodes have arrived.

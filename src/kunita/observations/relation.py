@@ -121,12 +121,14 @@ def _num_spots(pair: ImagePair) -> float:
     """How many independent gradients the coarse images have, if they have no longer correlations.
 
     White noise that is smoothed by τ has the autocorrelation ρ = exp(−r²/4τ²), and correlations of
-    two such images vary as if there were one value in every ∫ρ² = (2πτ²)^(d/2).
+    two such images vary as if there were one value in every ∫ρ² = (2πτ²)^(d/2). Their gradients
+    have 4d/(d + 2) independent values there: ∫ Σ(∂∂ρ)² over the square of Σ∂∂ρ(0).
     """
     d = pair.moving.dimension
     volume = pair.moving.mask.sum() * np.prod(pair.moving.spacing)
     width = COARSE.width * pair.voxel
-    return float(d * volume / (2 * np.pi * width**2) ** (d / 2))
+    per_spot = 4 * d / (d + 2)
+    return float(per_spot * volume / (2 * np.pi * width**2) ** (d / 2))
 
 
 def _correlation(pair: ImagePair, lattice: Lattice, nodes: Arrivals, smoothing: Smoothing) -> float:

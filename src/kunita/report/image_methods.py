@@ -84,18 +84,18 @@ def _masks(document: Any) -> str:
 
 
 def _prior(document: Any) -> Iterator[str]:
-    origin = (
-        "maximised the evidence of a linearised model"
-        if document["registered_images"]["prior_chosen"]
-        else "was given"
-    )
+    images = document["registered_images"]
+    origin = "was given, or a default for a first look" if images["first_look"] else "was given"
+    if images["prior_chosen"]:
+        origin = (
+            "maximised, within limits, the evidence of a linearised model on parts of the images"
+        )
     yield f"The prior had a {described_kernel(document['kernel'])}, which {origin}."
     if document["n_landmarks"]:
         yield (
             f"The localisation noise of a pair of landmarks had a standard deviation of "
             f"{length(document['noise_mm'])} along each axis."
         )
-    images = document["registered_images"]
     yield (
         f"{images['draws']} draws from the posterior gave the covariances of the maps; the relative "
         f"Monte Carlo error of a radius from them is {100 * images['monte_carlo_error']:.1f} %."

@@ -1,0 +1,55 @@
+"""The prior of images: what may be chosen, and on which parts of the images."""
+
+import numpy as np
+import pytest
+
+from kunita.inference import image_prior
+from kunita.inference.image_evidence import ScaleLimits
+from kunita.inference.image_fit import KEPT_DECIMATION, standard_levels
+from kunita.observations.image_pair import ImagePair, ImageSide
+
+
+def pair_of(shape, spacing=1.0):
+    d = len(shape)
+    side = ImageSide(
+        data=np.zeros(shape, np.float32),
+        affine=np.diag([spacing] * d + [1.0]),
+        mask=np.ones(shape, dtype=bool),
+    )
+    return ImagePair(side, side, np.zeros(d), "ssd")
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (48, 64), (300, 200), (16, 16, 16), (90, 120, 100)])
+def test_the_search_can_start_in_images_of_any_size(shape):
+    pair = pair_of(shape)
+    limits = image_prior._limits(pair, 0.5)
+    start = limits.clipped(image_prior.default_scales(pair))
+    assert limits.allow(start)
+    assert limits.allow(start[:1])
+
+
+def test_scales_beyond_the_limits_are_not_allowed():
+    limits = ScaleLimits(shortest=5.0, longest=(30.0, 12.0), least_steepness=0.1)
+    assert limits.allow(((3.0, 30.0), (1.2, 12.0)))
+    assert not limits.allow(((3.0, 31.0), (1.2, 12.0)))  # too long
+    assert not limits.allow(((3.0, 30.0), (0.4, 4.0)))  # too short
+    assert not limits.allow(((2.0, 30.0), (1.2, 12.0)))  # too flat
+    assert not limits.allow(((1.2, 12.0), (3.0, 30.0)))  # the longest comes first
+
+
+@pytest.mark.parametrize("width", [7.0, 13.5, 33.0, 64.0, 200.0])
+def test_parts_of_an_axis_cover_it(width):
+    cuts = image_prior._cuts(10, 74, width)
+    covered = {voxel for cut in cuts for voxel in range(cut.start, cut.stop)}
+    assert covered == set(range(10, 74))
+    assert len({cut.stop - cut.start for cut in cuts}) == 1
+
+
+def test_levels_end_below_a_voxel_in_planes_and_at_one_in_volumes():
+    planes = standard_levels(2, 128)
+    volumes = standard_levels(3, 128)
+    assert planes[-1].smoothing.width < 1 == planes[-2].smoothing.width
+    assert volumes[-1].smoothing.width == 1
+    widths = [level.smoothing.width for level in volumes]
+    assert widths == sorted(widths, reverse=True)
+    assert 0 < KEPT_DECIMATION < 1
