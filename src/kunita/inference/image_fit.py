@@ -37,12 +37,10 @@ class PyramidLevel:
     Args:
         smoothing: of the images.
         iterations: at most.
-        decimation_factor: by which f is multiplied in the fit.
     """
 
     smoothing: Smoothing
     iterations: int
-    decimation_factor: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +220,6 @@ def _plan(
     return LevelPlan(
         iterations=level.iterations,
         scales=tuple(_in_force(pair, lengths, level, options)),
-        decimation_factor=level.decimation_factor,
         least_decimation=_least_decimation(level, before),
     )
 

@@ -158,13 +158,11 @@ class LevelPlan:
     Args:
         iterations: at most.
         scales: which of the prior's scales are in force.
-        decimation_factor: by which f is multiplied in the fit.
         least_decimation: what f is at least.
     """
 
     iterations: int
     scales: tuple[int, ...]
-    decimation_factor: float = 1.0
     least_decimation: float = 0.0
 
 
@@ -373,13 +371,12 @@ def search_level(
 def take_step(search: LevelSearch, state: ImageState) -> Step:
     """Linearise, solve, and go as far as the energy falls."""
     noise = search.noise_model(state.compared)
-    fitted = noise.decimated(search.plan.decimation_factor)
-    proposal = _propose(search, state, fitted)
+    proposal = _propose(search, state, noise)
     longest = search.options.trust * search.smallest_length
     share = min(1.0, longest / max(proposal.move, TINY))
-    new, share = _shorten(search, state, fitted, proposal, share)
+    new, share = _shorten(search, state, noise, proposal, share)
     progress = ImageProgress(
-        energy=state.energy(fitted, state.path.inner(state.path)),
+        energy=state.energy(noise, state.path.inner(state.path)),
         noise_sd=float(np.sqrt(noise.variance.min())),
         decimation=noise.decimation,
         move_mm=proposal.move * (share or 1.0),

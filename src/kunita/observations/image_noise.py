@@ -67,10 +67,6 @@ class ImageNoise:
         """ρ/(s² f)."""
         return self.tails / (self.variance * np.float32(self.decimation))
 
-    def decimated(self, factor: float) -> "ImageNoise":
-        """The same with f multiplied by a factor."""
-        return dataclasses.replace(self, decimation=factor * self.decimation)
-
 
 def robust_variance(residual: Float[Array, " k"], counts: Float[Array, " k"]) -> float:
     """(1.4826 MAD)² of the residuals that count.
