@@ -87,7 +87,9 @@ def test_what_may_be_chance_is_not_enough():
     image = texture(SIZE, 0)
     quarter = np.zeros(image.shape, bool)
     quarter[: SIZE // 2, : SIZE // 2] = True
-    assert related(image, image, quarter).chance == pytest.approx(2 * related(image, image).chance)
+    # The outermost voxels are not compared, so that a quarter is a little more than that.
+    whole = related(image, image).chance
+    assert related(image, image, quarter).chance == pytest.approx(2 * whole, rel=0.1)
 
 
 def test_an_image_without_gradients_is_related_to_nothing():

@@ -110,31 +110,30 @@ def relation(
         is_searched: whether the alignment was found from the same images.
     """
     deviations = CHANCE_IF_SEARCHED if is_searched else CHANCE_IF_GIVEN
+    intensities = dataclasses.replace(pair, metric="ssd")
+    coarse = intensities.level(lattice, COARSE)
+    fine = intensities.level(lattice, FINE)
+    before = coarse.compare(aligned.positions, aligned.jacobians)
+    after = fine.compare(arrived.positions, arrived.jacobians)
+    volume = float(before.counts.sum() * np.prod(coarse.spacing))
     return Relation(
-        before=_correlation(pair, lattice, aligned, COARSE),
-        after=_correlation(pair, lattice, arrived, FINE),
-        chance=deviations / float(np.sqrt(_num_spots(pair))),
+        before=correlation_of_slopes(before),
+        after=correlation_of_slopes(after),
+        chance=deviations / float(np.sqrt(max(_num_spots(pair, volume), 1.0))),
     )
 
 
-def _num_spots(pair: ImagePair) -> float:
-    """How many independent gradients the coarse images have, if they have no longer correlations.
+def _num_spots(pair: ImagePair, volume: float) -> float:
+    """How many independent gradients coarse images have in a volume, if correlations are short.
 
     White noise that is smoothed by τ has the autocorrelation ρ = exp(−r²/4τ²), and correlations of
     two such images vary as if there were one value in every ∫ρ² = (2πτ²)^(d/2). Their gradients
     have 4d/(d + 2) independent values there: ∫ Σ(∂∂ρ)² over the square of Σ∂∂ρ(0).
     """
     d = pair.moving.dimension
-    volume = pair.moving.mask.sum() * np.prod(pair.moving.spacing)
     width = COARSE.width * pair.voxel
     per_spot = 4 * d / (d + 2)
     return float(per_spot * volume / (2 * np.pi * width**2) ** (d / 2))
-
-
-def _correlation(pair: ImagePair, lattice: Lattice, nodes: Arrivals, smoothing: Smoothing) -> float:
-    intensities = dataclasses.replace(pair, metric="ssd")
-    level = intensities.level(lattice, smoothing)
-    return correlation_of_slopes(level.compare(nodes.positions, nodes.jacobians))
 
 
 def correlation_of_slopes(compared: Comparison) -> float:
