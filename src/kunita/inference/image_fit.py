@@ -37,10 +37,12 @@ class PyramidLevel:
     Args:
         smoothing: of the images.
         iterations: at most.
+        whitens: whether noise that is correlated by itself is divided out.
     """
 
     smoothing: Smoothing
     iterations: int
+    whitens: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,13 +102,13 @@ def standard_levels(dimension: int, num_voxels: int) -> tuple[PyramidLevel, ...]
 
 def _levels_of_planes(widths: list[float]) -> tuple[PyramidLevel, ...]:
     smooth = [PyramidLevel(Smoothing(width, 0.5), iterations=4) for width in widths]
-    last = PyramidLevel(Smoothing(SHARPEST, 1.0), iterations=10)
+    last = PyramidLevel(Smoothing(SHARPEST, 1.0), iterations=10, whitens=True)
     return (*smooth, last)
 
 
 def _levels_of_volumes(widths: list[float]) -> tuple[PyramidLevel, ...]:
     coarse = [PyramidLevel(Smoothing(width, 1.5), iterations=3) for width in widths[:-1]]
-    last = PyramidLevel(Smoothing(widths[-1], 1.5), iterations=6)
+    last = PyramidLevel(Smoothing(widths[-1], 1.5), iterations=6, whitens=True)
     return (*coarse, last)
 
 
@@ -177,10 +179,22 @@ def fit_images(
         features = task.pair.level(lattice, level.smoothing)
         plan = _plan(task.pair, scales, level, options, before)
         search = LevelSearch(problem, features, plan, options.search, _shortest(scales))
-        state = search_level(search, search.evaluate(path, alignment), number, note)
+        start = search.evaluate(path, alignment)
+        if level.whitens:
+            search, start = _whitened(search, start)
+        state = search_level(search, start, number, note)
         path = state.path
         alignment = state.alignment
     return ImageFit(lattice, problem, grid, search, state, tuple(history))
+
+
+def _whitened(search: LevelSearch, start: ImageState) -> tuple[LevelSearch, ImageState]:
+    """The same where noise that is correlated by itself is divided out, if there is any."""
+    features = search.level.whitened(start.compared)
+    if features.whitening is None:
+        return search, start
+    whitened = search.on(features)
+    return whitened, whitened.evaluate(start.path, start.alignment)
 
 
 def _least_decimation(level: PyramidLevel, before: float) -> float:

@@ -217,7 +217,12 @@ class LevelSearch:
         self.level = level
         self.plan = plan
         self.options = options
+        self.shortest = shortest
         self.window = options.noise_window * shortest / level.spacing
+
+    def on(self, level: IntensityLevel) -> "LevelSearch":
+        """The same search on other features."""
+        return LevelSearch(self.problem, level, self.plan, self.options, self.shortest)
 
     @property
     def smallest_length(self) -> float:

@@ -20,6 +20,7 @@ from kunita import splines
 from kunita.jaxrun.doors import Array
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.lattice import CellInformation, LatticeView
+from kunita.observations.whitening import Whitening, whitening_of
 
 MARGIN = 0.5
 """How far inside the outermost voxels a place must be to be compared, in voxels."""
@@ -92,6 +93,16 @@ class Comparison:
     def mean_slopes(self) -> Float[Array, "k c d"]:
         return (self.fixed_slopes + self.moving_slopes) / 2
 
+    def filtered(self, whitening: Whitening) -> "Comparison":
+        """The same after a filter; what does not count is zero before it."""
+        seen = self.counts[:, None]
+        return Comparison(
+            residual=whitening(self.residual * seen),
+            fixed_slopes=whitening(self.fixed_slopes * seen[:, :, None]),
+            moving_slopes=whitening(self.moving_slopes * seen[:, :, None]),
+            counts=self.counts,
+        )
+
     def energy(self, noise: ImageNoise, counts: Float[Array, " k"] | None = None) -> float:
         """½Σ w r² over the voxels that count, or over others."""
         terms = noise.weights * self.residual**2
@@ -111,6 +122,7 @@ class IntensityLevel:
         fixed: the features of the fixed image.
         smoothing: τ, mm.
         spacing: between the voxels that are compared along each axis, mm.
+        whitening: of noise that is correlated by itself; None where it is not.
     """
 
     view: LatticeView
@@ -120,6 +132,7 @@ class IntensityLevel:
     fixed: FixedFeatures
     smoothing: float
     spacing: np.ndarray
+    whitening: Whitening | None = None
 
     @functools.cached_property
     def contrast(self) -> Float[Array, " c"]:
@@ -140,12 +153,20 @@ class IntensityLevel:
         # Gradients are covectors: those of the moving image arrive as J⁻ᵀ∇M.
         transposed = np.linalg.inv(jacobians).swapaxes(1, 2)
         carriers = self.view.spread(transposed.reshape(n, d * d).T).reshape(d, d, -1)
-        return Comparison(
+        compared = Comparison(
             residual=self.values - values,
             fixed_slopes=fixed_slopes,
             moving_slopes=np.einsum("abk,kcb->kca", carriers, self.slopes),
             counts=self.counts * inside,
         )
+        return compared if self.whitening is None else compared.filtered(self.whitening)
+
+    def whitened(self, compared: Comparison) -> "IntensityLevel":
+        """The level with the filter that its residuals ask for."""
+        smoothing = self.smoothing / self.spacing
+        shape = self.view.shape
+        found = whitening_of(compared.residual, compared.counts, shape, smoothing)
+        return dataclasses.replace(self, whitening=found)
 
     def force(self, compared: Comparison, noise: ImageNoise, slopes: np.ndarray) -> np.ndarray:
         """Σ N_kᵀ h w r, (d, n)."""
