@@ -167,34 +167,43 @@ def fit_images(
     problem = ImageProblem(lattice.nodes, task.marks, task.trend)
     grid = _velocity_grid(task, problem, scales, options)
     history: list[ImageProgress] = []
-
-    def note(line: ImageProgress) -> None:
-        history.append(line)
-        listener(line)
-
+    note = _noting(history, listener)
     path = VelocityPath.at_rest(grid, options.num_steps)
     alignment = task.alignment
     for number, level in enumerate(options.levels):
         before = history[-1].decimation if history else 0.0
-        features = task.pair.level(lattice, level.smoothing)
         plan = _plan(task.pair, scales, level, options, before)
-        search = LevelSearch(problem, features, plan, options.search, _shortest(scales))
-        start = search.evaluate(path, alignment)
-        if level.whitens:
-            search, start = _whitened(search, start)
+        features = task.pair.level(lattice, level.smoothing)
+        plain = LevelSearch(problem, features, plan, options.search, _shortest(scales))
+        search, start = _begin(plain, path, alignment, whitens=level.whitens)
         state = search_level(search, start, number, note)
         path = state.path
         alignment = state.alignment
     return ImageFit(lattice, problem, grid, search, state, tuple(history))
 
 
-def _whitened(search: LevelSearch, start: ImageState) -> tuple[LevelSearch, ImageState]:
-    """The same where noise that is correlated by itself is divided out, if there is any."""
+def _noting(history: list[ImageProgress], listener: Listener) -> Listener:
+    """A listener that keeps every line, and passes it on."""
+
+    def note(line: ImageProgress) -> None:
+        history.append(line)
+        listener(line)
+
+    return note
+
+
+def _begin(
+    search: LevelSearch, path: VelocityPath, alignment: Alignment, *, whitens: bool
+) -> tuple[LevelSearch, ImageState]:
+    """Where a level begins, with noise that is correlated by itself divided out if it whitens."""
+    start = search.evaluate(path, alignment)
+    if not whitens:
+        return search, start
     features = search.level.whitened(start.compared)
     if features.whitening is None:
         return search, start
     whitened = search.on(features)
-    return whitened, whitened.evaluate(start.path, start.alignment)
+    return whitened, whitened.evaluate(path, alignment)
 
 
 def _least_decimation(level: PyramidLevel, before: float) -> float:

@@ -23,7 +23,7 @@ import scipy.fft
 from jaxtyping import Float
 
 from kunita.jaxrun.doors import Array
-from kunita.observations.image_noise import HUBER, MAD_TO_SD
+from kunita.observations.image_noise import HUBER, MAD_TO_SD, TINY
 
 FLOOR = 0.02
 """ε: filters amplify sevenfold at most. With 0.1 the error on textures is 0.15 px."""
@@ -51,30 +51,32 @@ class Whitening:
 
     def __call__(self, values: Float[Array, "k ..."]) -> Float[Array, "k ..."]:
         """Filtered values, one or several of each voxel; they are zero where nothing counts."""
+        on_grid = values.reshape(*self.shape, -1)
+        filtered = self._filtered(on_grid)
+        return filtered.reshape(values.shape).astype(np.float32)
+
+    def _filtered(self, values: Float[Array, "*grid m"]) -> Float[Array, "*grid m"]:
         axes = range(len(self.shape))
-        padded = self._padded
-        waves = scipy.fft.rfftn(values.reshape(*self.shape, -1), padded, axes=axes)
+        padded = tuple(scipy.fft.next_fast_len(n + PADDING, real=True) for n in self.shape)
+        waves = scipy.fft.rfftn(values, padded, axes=axes)
         waves *= self._gains(padded)[..., None]
         filtered = scipy.fft.irfftn(waves, padded, axes=axes)
-        inner = tuple(slice(count) for count in self.shape)
-        return filtered[inner].reshape(values.shape).astype(np.float32)
-
-    @property
-    def _padded(self) -> tuple[int, ...]:
-        return tuple(scipy.fft.next_fast_len(n + PADDING, real=True) for n in self.shape)
+        return filtered[tuple(slice(count) for count in self.shape)]
 
     def _gains(self, padded: tuple[int, ...]) -> Float[Array, "*half"]:
         """1/√P at the frequencies of a real transform."""
-        exponent = np.zeros(())
-        last = len(padded) - 1
-        for axis, (count, width) in enumerate(zip(padded, self.widths, strict=True)):
-            cycles = scipy.fft.rfftfreq(count) if axis == last else scipy.fft.fftfreq(count)
-            along = [1] * len(padded)
-            along[axis] = len(cycles)
-            wave = 2 * np.pi * cycles.reshape(along)
-            exponent = exponent + (width * wave) ** 2
-        power = (np.exp(-exponent) + FLOOR) / (1 + FLOOR)
+        power = (np.exp(-self._exponent(padded)) + FLOOR) / (1 + FLOOR)
         return (1 / np.sqrt(power)).astype(np.float32)
+
+    def _exponent(self, padded: tuple[int, ...]) -> Float[Array, "*half"]:
+        """Σ c_a²k_a²."""
+        cycles = [scipy.fft.fftfreq(count) for count in padded[:-1]]
+        cycles.append(scipy.fft.rfftfreq(padded[-1]))
+        squares = [
+            (2 * np.pi * width * along) ** 2
+            for width, along in zip(self.widths, cycles, strict=True)
+        ]
+        return sum(np.ix_(*squares))
 
 
 def whitening_of(
@@ -111,21 +113,22 @@ def excess_widths(
 def _neighbour_correlations(
     residual: Float[Array, " k"], counts: Float[Array, " k"], shape: tuple[int, ...]
 ) -> Float[Array, " d"]:
-    """ρ₁ along each axis; large residuals are clipped, as they are of what does not match."""
-    limit = HUBER * MAD_TO_SD * float(np.median(np.abs(residual[counts > 0])))
+    """ρ₁ along each axis."""
     seen = counts.reshape(shape)
-    clipped = np.clip(residual, -limit, limit).reshape(shape) * seen
-    variance = max(np.sum(clipped**2, dtype=np.float64) / seen.sum(), np.finfo(float).tiny)
-    found = []
-    for axis in range(len(shape)):
-        products = _neighbour_products(clipped, axis)
-        pairs = _neighbour_products(seen, axis)
-        found.append(products / max(pairs, 1.0) / variance)
-    return np.array(found)
+    clipped = _clipped(residual, counts).reshape(shape)
+    variance = np.sum(clipped**2, dtype=np.float64) / seen.sum()
+    products = _neighbour_products(clipped)
+    pairs = _neighbour_products(seen)
+    return products / np.maximum(pairs * variance, TINY)
 
 
-def _neighbour_products(values: Float[Array, "*grid"], axis: int) -> float:
-    """Σ a(x)a(x + 1) along an axis."""
-    first = values.take(range(values.shape[axis] - 1), axis)
-    second = values.take(range(1, values.shape[axis]), axis)
-    return float(np.sum(first * second, dtype=np.float64))
+def _clipped(residual: Float[Array, " k"], counts: Float[Array, " k"]) -> Float[Array, " k"]:
+    """Residuals that count; large ones are clipped, as they are of what does not match."""
+    sd = MAD_TO_SD * float(np.median(np.abs(residual[counts > 0])))
+    return np.clip(residual, -HUBER * sd, HUBER * sd) * counts
+
+
+def _neighbour_products(values: Float[Array, "*grid"]) -> Float[Array, " d"]:
+    """Σ a(x)a(x + 1) along each axis."""
+    along = [np.moveaxis(values, axis, 0) for axis in range(values.ndim)]
+    return np.array([np.sum(one[1:] * one[:-1], dtype=np.float64) for one in along])
