@@ -1,5 +1,6 @@
 """Pairs of images that must not be registered confidently: a warning, or one line that refuses."""
 
+import re
 import warnings
 
 import numpy as np
@@ -130,3 +131,23 @@ def test_volumes_of_a_few_slices_are_refused_in_one_line(count):
     thin = kunita.Image(np.random.default_rng(0).normal(size=(20, 20, count)), np.eye(4))
     with pytest.raises(ImageError, match=f"at least 8 voxels.* found 20×20×{count}"):
         kunita.register(moving_image=thin, fixed_image=thin)
+
+
+# ---------------------------------------------------------------------------------- wrong minima
+
+
+def test_a_wrong_minimum_is_warned_of_with_the_place_where_it_is():
+    """Large displacements: a part of the image ends on the wrong blobs, and looks ordinary."""
+    options = TextureOptions(amplitude=9.0, length_scale=30.0)
+    large = texture_pair(options, seed=139)
+    kernel = kunita.Gaussian(length_scale=30.0, amplitude=9.0)
+    reg = registered(large.moving, large.fixed, kernel=kernel, metric="ssd")
+    remark = next(one for one in reg.warnings if "do not match" in one)
+    said = np.array([float(along) for along in re.search(r"\((.*?)\)", remark)[1].split(",")])
+    around = said + np.random.default_rng(0).normal(scale=4.0, size=(50, 2))
+    inside = np.clip(around, 0, 127)
+    errors = np.linalg.norm(reg.posterior.move(inside) - large.truth(inside), axis=1)
+    elsewhere = np.random.default_rng(1).uniform(8, 120, size=(200, 2))
+    usual = np.linalg.norm(reg.posterior.move(elsewhere) - large.truth(elsewhere), axis=1)
+    assert np.median(usual) < 0.3
+    assert np.median(errors) > 2

@@ -178,9 +178,9 @@ def reference_grid(args: Namespace, side: str) -> Grid:
 
 
 def check_dimension(path: Path, found: int, expected: int) -> None:
-    """Refuse a file in the plane for landmarks in space, and the other way round."""
+    """Refuse a file in the plane for a registration in space, and the other way round."""
     if found != expected:
-        raise FileError(f"{path}: expected {expected}-D, as the landmarks are, found {found}-D")
+        raise FileError(f"{path}: expected {expected}-D, as the registration is, found {found}-D")
 
 
 def check_images(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable) -> tuple[str, ...]:

@@ -474,7 +474,7 @@ class DenseSolver:
         root = numerics.factor_semidefinite(covariance)
         inner = root.T @ information @ root
         inner[np.diag_indices(len(inner))] += 1
-        return cls(root, information, scipy.linalg.cho_factor(inner, lower=True))
+        return cls(root, information, _factor_above_one(inner))
 
     @property
     def log_det(self) -> float:
@@ -492,6 +492,20 @@ class DenseSolver:
         """The same with Λl."""
         found = system.covaried(self.solve(force))
         return Solved(found.dual, found.moved, num_iterations=0, residual=0.0)
+
+
+def _factor_above_one(matrix: Float[Array, "k k"]) -> tuple[np.ndarray, bool]:
+    """A factor of I + LᵀML, whose eigenvalues are no less than one.
+
+    Where images agree to rounding, M is so large that its own rounding makes some of them less, and
+    even negative. These are one.
+    """
+    try:
+        return scipy.linalg.cho_factor(matrix, lower=True)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(matrix)
+        at_least_one = (vectors * np.maximum(values, 1)) @ vectors.T
+        return scipy.linalg.cho_factor(at_least_one, lower=True)
 
 
 def _informed(system: LatticeSystem, displacements: Duals) -> Float[Array, "c k"]:
