@@ -165,6 +165,17 @@ def test_unusual_images_are_registered_as_well_as_plain_ones(folder, tmp_path, k
     assert np.median(miss) < 0.4
 
 
+def test_an_image_of_one_slice_can_be_warped_by_the_registration_of_another(folder, tmp_path):
+    images = [folder / f"{side}-slice.nii.gz" for side in ("moving", "fixed")]
+    start = ("--init", folder / "start.tfm")
+    kunita_command("register", "--from-images", *images, *start, "--out", tmp_path / "out", *PRIOR)
+    ended = kunita_command("warp", tmp_path / "out", images[0], "--out", tmp_path / "warped.tif")
+    assert ended.status == 0, ended.err
+    again = kunita.read_image(tmp_path / "warped.tif").data
+    first = kunita.read_image(tmp_path / "out" / "warped.tif").data
+    assert again == pytest.approx(first, abs=1e-3)
+
+
 def test_arrays_are_refused_with_a_hint():
     data = np.asarray(pair().moving.data)
     with pytest.raises(ArgumentError, match=r"moving_image: expected an Image.*kunita\.Image"):
