@@ -20,6 +20,7 @@ from kunita.inputs import (
     check_dimension,
     check_images,
     frame_or_format,
+    image_in,
     keep_programs,
     load_result,
     one_table,
@@ -162,7 +163,6 @@ def predict(args: Namespace) -> int:
 def warp(args: Namespace) -> int:
     """`kunita warp`."""
     from kunita.io.map_files import channel_count, map_writer
-    from kunita.image_checks import as_plane
     from kunita.outputs.dense import slabs
     from kunita.outputs.maps import pull_back
     from kunita.outputs.warp import warped_slabs
@@ -175,10 +175,8 @@ def warp(args: Namespace) -> int:
         args.spacing = recorded_spacing(args.result, args.spacing)
         grid = reference_grid(args, "moving" if args.inverse else "fixed")
         check_dimension(args.reference or args.result, grid.dimension, reg.fixed.dimension)
-        image = read_image(args.image, spacing=args.spacing)
-        image = as_plane(image) if reg.fixed.dimension == 2 else image
+        image = image_in(args.image, args.spacing, reg.fixed.dimension)
         warn_of_the_other_space(args, image.grid, console)
-        check_dimension(args.image, image.grid.dimension, reg.fixed.dimension)
         pulled = pull_back(reg, grid, inverse=args.inverse, progress=tell("evaluating the map"))
         for remark in pulled.remarks:
             console.warn(remark)

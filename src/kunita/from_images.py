@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from kunita.console import Console, Stage
-from kunita.data.image import Image
+from kunita.data.image import Image, as_plane
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, ExitStatus
-from kunita.image_checks import GivenImages, as_plane
+from kunita.image_checks import GivenImages
 from kunita.image_record import unit_of
 from kunita.inputs import changed, keep_programs, read_sides, read_targets
 from kunita.io.bids import bids_names

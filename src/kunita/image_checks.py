@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Image
+from kunita.data.image import Image, as_plane
 from kunita.errors import ArgumentError, ImageError
 from kunita.inference import trend
 from kunita.kernels import AbstractKernel, Gaussian, Sum
@@ -241,14 +241,6 @@ def _grey(image: Image, side: str) -> Image:
     return Image(
         image.data[..., :3].astype(np.float32) @ LUMINANCE.astype(np.float32), image.affine
     )
-
-
-def as_plane(image: Image) -> Image:
-    """A volume of one slice as a plane: x right, y down, pixel index × spacing."""
-    if image.grid.dimension == 2 or image.grid.shape[2] != 1:
-        return image
-    first, second = image.grid.spacing[:2]
-    return Image(image.data[:, :, 0], np.diag([first, second, 1.0]))
 
 
 def check_mask(mask: Any, image: Image, side: str) -> np.ndarray | None:

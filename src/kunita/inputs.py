@@ -9,13 +9,13 @@ from typing import Any
 
 from kunita.console import Console
 from kunita.data.geometry import Mesh, Streamlines
-from kunita.data.image import Grid
+from kunita.data.image import Grid, Image, as_plane
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, FileError, LandmarkError
 from kunita.io.frame_check import check_inside
 from kunita.io.frames import Frame
 from kunita.io.geometry_files.files import is_geometry, read_geometry
-from kunita.io.image_files.files import is_image, read_grid
+from kunita.io.image_files.files import is_image, read_grid, read_image
 from kunita.io.landmark_files.files import FORMATS, read_tables
 from kunita.io.landmark_files.table import LandmarkTable
 from kunita.io.recorded_grids import recorded_grid, same_place
@@ -181,6 +181,15 @@ def check_dimension(path: Path, found: int, expected: int) -> None:
     """Refuse a file in the plane for a registration in space, and the other way round."""
     if found != expected:
         raise FileError(f"{path}: expected {expected}-D, as the registration is, found {found}-D")
+
+
+def image_in(path: Path, spacing: Any, dimension: int) -> Image:
+    """An image of a registration in so many dimensions; one slice is a plane."""
+    image = read_image(path, spacing=spacing)
+    if dimension == 2:
+        image = as_plane(image)
+    check_dimension(path, image.grid.dimension, dimension)
+    return image
 
 
 def check_images(args: Namespace, moving: LandmarkTable, fixed: LandmarkTable) -> tuple[str, ...]:

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from kunita.inference import image_prior
-from kunita.inference.image_evidence import ScaleLimits
+from kunita.inference.image_evidence import (
+    EvidenceOptions,
+    ScaleLimits,
+    best_scales,
+    most_flexible,
+)
 from kunita.inference.image_fit import KEPT_DECIMATION, standard_levels
 from kunita.observations.image_pair import ImagePair, ImageSide
 
@@ -53,3 +58,49 @@ def test_levels_end_below_a_voxel_in_planes_and_at_one_in_volumes():
     widths = [level.smoothing.width for level in volumes]
     assert widths == sorted(widths, reverse=True)
     assert 0 < KEPT_DECIMATION < 1
+
+
+class Hill:
+    """An evidence with one top, a quadratic function of the logarithms; it counts what is asked."""
+
+    def __init__(self, top, width=0.04):
+        self.top = np.log(np.array(top))
+        self.width = width
+        self.asked = 0
+
+    def log_evidence(self, scales):
+        self.asked += 1
+        off = (np.log(np.array(scales)) - self.top) / self.width
+        return -0.5 * float(np.sum(off**2))
+
+
+LIMITS = ScaleLimits(shortest=4.0, longest=(60.0, 20.0), least_steepness=0.05)
+
+
+@pytest.mark.parametrize("top", [((5.0, 25.0),), ((9.0, 30.0),), ((6.0, 40.0), (2.0, 9.0))])
+def test_the_search_finds_the_top_of_the_evidence(top):
+    start = ((5.0, 20.0), (1.5, 7.0))[: len(top)]
+    options = EvidenceOptions()
+    hill = Hill(top)
+    found, evidence = best_scales(hill.log_evidence, start, LIMITS, options)
+    off = np.abs(np.log(np.array(found)) - np.log(np.array(top)))
+    assert off.max() < np.log(options.last_step) + np.log(options.step) / 4
+    assert evidence == pytest.approx(Hill(top).log_evidence(found))
+    assert hill.asked <= options.most + 2 * np.array(top).size
+
+
+@pytest.mark.parametrize("width", [0.02, 0.05, 0.1])
+def test_where_scales_are_in_doubt_the_shorter_one_is_taken(width):
+    top = ((5.0, 25.0),)
+    options = EvidenceOptions()
+    ((amplitude, length),) = most_flexible(Hill(top, width).log_evidence, top, LIMITS, options)
+    assert amplitude == 5.0
+    # Two units of log evidence are two standard deviations.
+    exact = 25.0 * np.exp(-2 * width)
+    assert exact <= length <= exact / options.shortening
+
+
+def test_a_scale_in_doubt_stays_within_the_limits():
+    top = ((1.0, 4.05),)
+    ((_, length),) = most_flexible(Hill(top, 1.0).log_evidence, top, LIMITS, EvidenceOptions())
+    assert length >= 4.0

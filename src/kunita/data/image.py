@@ -143,3 +143,11 @@ def _check_affine(affine: np.ndarray, d: int) -> None:
         raise ImageError(
             f"affine: its axes are zero or dependent, so voxels have no volume: {affine.tolist()}"
         )
+
+
+def as_plane(image: Image) -> Image:
+    """A volume of one slice as a plane: x right, y down, pixel index × spacing."""
+    if image.grid.dimension == 2 or image.grid.shape[2] != 1:
+        return image
+    first, second = image.grid.spacing[:2]
+    return Image(image.data[:, :, 0], np.diag([first, second, 1.0]))

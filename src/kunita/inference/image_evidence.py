@@ -12,6 +12,7 @@ So kernels are compared without a new fit, by the same voxels with the same nois
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
@@ -110,11 +111,15 @@ class EvidenceOptions:
         step: by which a hyper-parameter is multiplied or divided at first.
         last_step: at which the search ends.
         most: evaluations of the evidence.
+        doubt: kernels whose log evidences differ by less are in doubt.
+        shortening: the step by which a length scale in doubt becomes shorter.
     """
 
     step: float = 1.6
-    last_step: float = 1.2
-    most: int = 30
+    last_step: float = 1.1
+    most: int = 40
+    doubt: float = 2.0
+    shortening: float = 0.975
 
 
 ROUNDED = 1 - 1e-9
@@ -157,8 +162,12 @@ class ScaleLimits:
         return bool(np.all(is_ordered) and np.all(is_long & is_short & is_steep))
 
 
+LogEvidence = Callable[[Scales], float]
+"""Of a kernel."""
+
+
 def best_scales(
-    linearised: JointEvidence,
+    log_evidence: LogEvidence,
     start: Scales,
     limits: ScaleLimits,
     options: EvidenceOptions,
@@ -166,31 +175,54 @@ def best_scales(
     """The kernel of largest evidence by a pattern search over the logarithms of its parameters.
 
     Args:
-        linearised: what the images say.
+        log_evidence: what the images say.
         start: where the search begins; as many scales are searched.
         limits: of what may be chosen.
         options: of the search.
     """
+    evidence = lambda point: log_evidence(_scales(point))
+    is_allowed = lambda point: limits.allow(_scales(point))
     point = np.log(np.array(limits.clipped(start))).ravel()
-    best = linearised.log_evidence(_scales(point))
+    best = evidence(point)
     step = np.log(options.step)
     count = 1
     while step >= np.log(options.last_step) and count < options.most:
-        has_moved = False
+        before = point
         for axis, sign in itertools.product(range(len(point)), (1, -1)):
-            trial = point.copy()
-            trial[axis] += sign * step
-            if not limits.allow(_scales(trial)):
+            trial = point + sign * step * np.eye(len(point))[axis]
+            if not is_allowed(trial):
                 continue
-            found = linearised.log_evidence(_scales(trial))
+            found = evidence(trial)
             count += 1
             if found > best:
                 best = found
                 point = trial
-                has_moved = True
-        if not has_moved:
+        if point is before:
             step /= 2
     return _scales(point), best
+
+
+def most_flexible(
+    log_evidence: LogEvidence, best: Scales, limits: ScaleLimits, options: EvidenceOptions
+) -> Scales:
+    """The shortest length scales that are as good as the best, but for a doubt.
+
+    Too long a scale ruins coverage, too short a one only widens the regions: on textures whose
+    length scale is 25 px, regions with 25.6 px hold five points less than those with 25 px.
+
+    Args:
+        log_evidence: what the images say.
+        best: the kernel of largest evidence.
+        limits: of what may be chosen.
+        options: of the search.
+    """
+    least = log_evidence(best) - options.doubt
+    chosen = best
+    while True:
+        shorter = tuple((amplitude, options.shortening * length) for amplitude, length in chosen)
+        if not limits.allow(shorter) or log_evidence(shorter) < least:
+            return chosen
+        chosen = shorter
 
 
 def _gaussians(points: Float[Array, "n d"], scales: Scales) -> Float[Array, "n n"]:

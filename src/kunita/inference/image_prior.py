@@ -23,6 +23,7 @@ from kunita.inference.image_evidence import (
     LinearisedImages,
     ScaleLimits,
     best_scales,
+    most_flexible,
 )
 from kunita.inference.image_fit import (
     ImageFit,
@@ -91,13 +92,14 @@ def choose_scales(task: ImageTask, options: ImageFitOptions) -> Scales:
     rough = dataclasses.replace(options, levels=options.levels[:-1] or options.levels)
     fit = fit_images(task, scales, rough, lambda line: None)
     spacing = rough.node_spacing * scales[-1][1]
-    joint = JointEvidence(tuple(_blocks(task, fit, rough.levels[-1], spacing)))
+    joint = JointEvidence(tuple(_blocks(task, fit, rough.levels[-1], spacing))).log_evidence
     limits = _limits(pair, options.node_spacing)
-    double, of_double = best_scales(joint, scales, limits, EvidenceOptions())
-    if pair.moving.dimension == 3:
-        return double
-    single, of_single = best_scales(joint, scales[:1], limits, EvidenceOptions())
-    return double if of_double > of_single + WORTH_A_SCALE else single
+    options_of_search = EvidenceOptions()
+    best, of_best = best_scales(joint, scales, limits, options_of_search)
+    if pair.moving.dimension == 2:
+        single, of_single = best_scales(joint, scales[:1], limits, options_of_search)
+        best = best if of_best > of_single + WORTH_A_SCALE else single
+    return most_flexible(joint, best, limits, options_of_search)
 
 
 def _limits(pair: ImagePair, node_spacing: float) -> ScaleLimits:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kunita.data.image import Image
+from kunita.data.image import Image, as_plane
 from kunita.errors import FileError, InverseError
-from kunita.image_checks import as_plane
 from kunita.io.image_files.files import read_image
 from kunita.io.provenance import fingerprint, unchanged
 from kunita.io.recorded_grids import recorded_grid, recorded_spacing, same_place
