@@ -164,8 +164,7 @@ class IntensityLevel:
     def whitened(self, compared: Comparison) -> "IntensityLevel":
         """The level with the filter that its residuals ask for."""
         smoothing = self.smoothing / self.spacing
-        shape = self.view.shape
-        found = whitening_of(compared.residual, compared.counts, shape, smoothing)
+        found = whitening_of(compared.residual, compared.counts, self.view.shape, smoothing)
         return dataclasses.replace(self, whitening=found)
 
     def force(self, compared: Comparison, noise: ImageNoise, slopes: np.ndarray) -> np.ndarray:
