@@ -19,6 +19,7 @@ import kunita
 from kunita.image_posterior import ImagePosterior
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide, Smoothing
+from kunita.observations.intensities import Intensities
 from kunita.phantoms.textures import TextureOptions, TexturePair, texture_pair
 
 DRAWS = 500
@@ -62,7 +63,7 @@ def informed(found: ImagePosterior, pair: TexturePair, options: TextureOptions) 
         decimation=1.0,
     )
     slopes = compared.fixed_slopes
-    cells = level.information(compared, noise, slopes, slopes)
+    cells = Intensities(level, noise).condense(compared, slopes, slopes)
     return dataclasses.replace(found, cells=cells, draws=None)
 
 

@@ -27,6 +27,7 @@ from kunita.inference.trend import Alignment, generators
 from kunita.jaxrun.doors import on_one_blas_thread
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide
+from kunita.observations.intensities import Intensities
 from kunita.observations.relation import Arrivals, Relation, relation
 from kunita.prealignment.align import Prealignment, prealign
 from kunita.prealignment.overlap import overlap as overlap_of
@@ -357,9 +358,8 @@ def _posterior(task: ImageTask, fit: ImageFit, noise: ImageNoise, scales: Scales
     """
     state = fit.state
     compared = state.compared
-    cells = fit.search.level.information(
-        compared, noise, compared.fixed_slopes, compared.moving_slopes
-    )
+    images = Intensities(fit.search.level, noise)
+    cells = images.condense(compared, compared.fixed_slopes, compared.moving_slopes)
     return ImagePosterior(
         kernel=kernel_of(scales),
         trend=fit.problem.trend,

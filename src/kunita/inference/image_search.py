@@ -7,7 +7,7 @@ share α of the way. The noise model is frozen within a step, so that the energy
     E = ½∫‖v‖² dt + ½Σ w r² + ½Σ (y − φ₁(x))ᵀD⁻¹(y − φ₁(x))
 
 usually falls for small α, over the voxels that are seen before and after; α is halved until it
-does. (`LevelSearch.linearise` departs from the gradient of E.) Between steps the noise is found
+does. (`Intensities` departs from the gradient of E.) Between steps the noise is found
 anew, and E may rise.
 """
 
@@ -34,7 +34,7 @@ from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array, to_numpy
 from kunita.observations import image_noise
 from kunita.observations.image_noise import ImageNoise
-from kunita.observations.intensities import Comparison, IntensityLevel
+from kunita.observations.intensities import Comparison, Intensities, IntensityLevel
 
 TINY = float(np.finfo(np.float64).tiny)
 """What a division by zero divides by instead."""
@@ -73,6 +73,13 @@ DEFAULT_SEARCH = SearchOptions()
 @dataclasses.dataclass(frozen=True, eq=False)
 class Marks:
     """Landmarks beside the images, in the space of the flow.
+
+    They say what `LandmarkObservations` with fixed covariances say, and are added to the images as
+    `Together` adds kinds of observation. They are a class of their own because all else in this
+    search is NumPy in single precision with the points last: the rows and sums of the other class
+    are JAX's, and to compile them takes longer than a step. The precisions are found once, with the
+    alignment that the search starts from, so that the energy of the landmarks does not change with
+    the noise that the map carries over.
 
     Args:
         moving: (k, d) before the alignment.
@@ -262,18 +269,13 @@ class LevelSearch:
         )
 
     def linearise(self, state: ImageState, noise: ImageNoise) -> tuple[LatticeModel, np.ndarray]:
-        """The linear model around a state, and the force b on the sites.
-
-        *Departure*: force and information have the mean of both images' gradients (efficient
-        second-order minimisation), where the gradient of E has that of the fixed image. Slices of
-        brains then agree better (Dice .720 against .714 on six tuning pairs), and more fits settle.
-        """
+        """The linear model around a state, and the force b on the sites."""
         num_nodes = len(self.problem.nodes)
-        compared = state.compared
-        slopes = compared.mean_slopes
-        cells = self.level.information(compared, noise, slopes, slopes)
+        images = Intensities(self.level, noise)
+        slopes = state.compared.mean_slopes
+        cells = images.condense(state.compared, slopes, slopes)
         marks = self.problem.marks
-        of_nodes = self.level.force(compared, noise, slopes)
+        of_nodes = images.force(state.compared)
         of_marks = marks.force(state.carried.arrived[num_nodes:])
         force = np.concatenate([of_nodes, of_marks.T.astype(np.float32)], axis=1)
         return self.model(state, SiteInformation(cells, marks.precisions)), force

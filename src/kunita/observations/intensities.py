@@ -11,16 +11,23 @@ factor (`kunita.observations.image_noise`).
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Float
 from scipy import ndimage
 
 from kunita import splines
-from kunita.jaxrun.doors import Array
-from kunita.observations.image_noise import ImageNoise
-from kunita.observations.lattice import CellInformation, LatticeView
+from kunita.jaxrun.doors import Array, Scalar
+from kunita.observations.base import AbstractObservations, Information, Sites
+from kunita.observations.image_noise import TINY, ImageNoise
+from kunita.observations.lattice import CellInformation, Lattice, LatticeView
 from kunita.observations.whitening import Whitening, whitening_of
+
+R = TypeVar("R")
 
 MARGIN = 0.5
 """How far inside the outermost voxels a place must be to be compared, in voxels."""
@@ -167,21 +174,185 @@ class IntensityLevel:
         found = whitening_of(compared.residual, compared.counts, self.view.shape, smoothing)
         return dataclasses.replace(self, whitening=found)
 
-    def force(self, compared: Comparison, noise: ImageNoise, slopes: np.ndarray) -> np.ndarray:
-        """Σ N_kᵀ h w r, (d, n)."""
-        pulls = np.einsum("kc,kcd->kd", noise.weights * compared.residual, slopes)
-        counted = pulls * compared.counts[:, None]
-        return self.view.gather(counted.T)
+
+class CellProduct(eqx.Module):
+    """x ↦ Mx of what images say, with the sites first; NumPy's products, also inside JAX.
+
+    Args:
+        lattice: whose nodes are the sites.
+        cells: W.
+    """
+
+    lattice: Lattice = eqx.field(static=True)
+    cells: Float[Array, "d d c"]
+
+    def __call__(self, x: Sites) -> Sites:
+        return _on_host(self._product, _like(*x.shape), x, self.cells)
+
+    def _product(self, x: Sites, cells: Float[Array, "d d c"]) -> Sites:
+        n, d = x.shape[:2]
+        points_last = x.reshape(n, d, -1).transpose(2, 1, 0)
+        product = CellInformation(self.lattice, cells).product(points_last)
+        return product.transpose(2, 1, 0).reshape(x.shape)
+
+
+class Sums(NamedTuple):
+    """What voxels add up to; see `kunita.observations.base.Information`.
+
+    Args:
+        force: b.
+        cells: W.
+        local: the diagonal blocks of M.
+        energy: ½Σ w r².
+        log_det: of the noise.
+    """
+
+    force: Float[Array, "n d"]
+    cells: Float[Array, "d d c"]
+    local: Float[Array, "n d d"]
+    energy: Scalar
+    log_det: Scalar
+
+
+class Intensities(AbstractObservations):
+    """An image pair with a frozen noise model, observed at the nodes of the lattice.
+
+    There are very many rows, so only what they add up to is given,
+
+        b = Hᵀr = Σ N_kᵀ h w r,    M = HᵀH = Σ N_kᵀ h w hᵀ N_k.
+
+    The search over images asks for `force` and `condense`, in NumPy and in single precision. Any
+    other search asks for `information`. It may do so inside a compiled program, which then calls
+    back to the same sums. Each noise model is compiled anew, so that way is for small problems and
+    for tests.
+
+    *Departure*: force and information have the mean of both images' gradients (efficient
+    second-order minimisation), where the gradient of the energy has that of the fixed image. Slices
+    of brains then agree better (Dice .720 against .714 on six tuning pairs), and more fits settle.
+
+    Args:
+        level: the images at one smoothing. It is no JAX array: an image would be copied into each
+            program.
+        noise: its weights count for all arrivals.
+    """
+
+    level: IntensityLevel = eqx.field(static=True)
+    noise: ImageNoise = eqx.field(static=True)
+    sites: Float[Array, "n d"]
+
+    has_rows: ClassVar[bool] = False
+
+    def __init__(self, level: IntensityLevel, noise: ImageNoise) -> None:
+        self.level = level
+        self.noise = noise
+        self.sites = level.view.lattice.nodes
+
+    @property
+    def noise_sd(self) -> Scalar:
+        """(Σ w|∇M|²/nd)^(−½): of a node along a typical direction, if all were told alike, mm."""
+        squares = np.sum(self.level.slopes**2, axis=2)
+        weights = self.noise.weights * self.level.counts[:, None]
+        total = np.sum(weights * squares, dtype=np.float64)
+        return np.sqrt(self.sites.size / np.maximum(total, TINY))
 
     def information(
-        self, compared: Comparison, noise: ImageNoise, first: np.ndarray, second: np.ndarray
+        self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]
+    ) -> Information:
+        sums = _on_host(self._sums, self._like_sums(), arrived, jacobians)
+        return Information(
+            force=sums.force,
+            product=CellProduct(self.level.view.lattice, sums.cells),
+            local=sums.local,
+            energy=sums.energy,
+            log_det=sums.log_det,
+            num_rows=self.level.values.size,
+        )
+
+    def force(self, compared: Comparison) -> Float[Array, "d n"]:
+        """b = Σ N_kᵀ h w r."""
+        pulling = self.noise.weights * compared.residual
+        pulls = np.einsum("kc,kcd->kd", pulling, compared.mean_slopes)
+        counted = pulls * compared.counts[:, None]
+        return self.level.view.gather(counted.T)
+
+    def condense(
+        self,
+        compared: Comparison,
+        first: Float[Array, "k c d"],
+        second: Float[Array, "k c d"],
     ) -> CellInformation:
         """M = Σ N_kᵀ h w hᵀ N_k by cells, with hhᵀ the symmetric product of two gradients."""
-        weights = noise.weights * compared.counts[:, None]
+        weights = self.noise.weights * compared.counts[:, None]
         blocks = np.einsum("kc,kca,kcb->kab", weights, first, second, optimize=True)
         d = blocks.shape[1]
-        pooled = self.view.pool(blocks.reshape(len(blocks), -1).T).reshape(d, d, -1)
-        return CellInformation(self.view.lattice, _positive(pooled))
+        view = self.level.view
+        pooled = view.pool(blocks.reshape(len(blocks), -1).T).reshape(d, d, -1)
+        return CellInformation(view.lattice, _positive(pooled))
+
+    def log_det(self, compared: Comparison) -> float:
+        """log|R| such that −½log|R| − ½k log 2π is the noise term −½Σ m log(2πs²)/f.
+
+        Here k is the number of all voxels and channels, whether they count or not.
+        """
+        logarithms = np.log(2 * np.pi * self.noise.variance.astype(np.float64))
+        counted = np.sum(compared.counts[:, None] * logarithms)
+        return float(counted / self.noise.decimation - logarithms.size * np.log(2 * np.pi))
+
+    def _sums(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Sums:
+        compared = self.level.compare(arrived, jacobians)
+        slopes = compared.mean_slopes
+        condensed = self.condense(compared, slopes, slopes)
+        return Sums(
+            force=self.force(compared).T,
+            cells=condensed.cells,
+            local=condensed.local(),
+            energy=np.asarray(compared.energy(self.noise)),
+            log_det=np.asarray(self.log_det(compared)),
+        )
+
+    def _like_sums(self) -> Sums:
+        """Their shapes, for a program that calls back."""
+        n, d = self.sites.shape
+        num_cells = self.level.view.lattice.num_cells
+        return Sums(
+            force=_like(n, d),
+            cells=_like(d, d, num_cells),
+            local=_like(n, d, d),
+            energy=_like(),
+            log_det=_like(),
+        )
+
+
+def _on_host(function: Callable[..., R], like: R, *arguments: Array) -> R:
+    """Call a function of NumPy arrays: at once, or back from a program that JAX compiles.
+
+    A program calls back from another thread, whose precision is single. So only numbers of single
+    precision pass, both ways.
+
+    Args:
+        function: to call.
+        like: shapes of what it returns.
+        arguments: its arrays; what is returned has the precision of the first.
+    """
+
+    def called(*arrays: Array) -> R:
+        return _as_kind(np.float32, function(*map(np.asarray, arrays)))
+
+    kind = arguments[0].dtype
+    if all(isinstance(one, np.ndarray) for one in arguments):
+        return _as_kind(kind, function(*arguments))
+    passed = _as_kind(np.float32, arguments)
+    return _as_kind(kind, jax.pure_callback(called, like, *passed, vmap_method="sequential"))
+
+
+def _as_kind(kind: Any, tree: R) -> R:
+    """Arrays of another precision."""
+    return jax.tree.map(lambda one: one.astype(kind), tree)
+
+
+def _like(*shape: int) -> Any:
+    """The shape of an array in single precision."""
+    return jax.ShapeDtypeStruct(shape, np.float32)
 
 
 def _positive(blocks: Float[Array, "d d c"]) -> Float[Array, "d d c"]:

@@ -95,6 +95,10 @@ class Lattice:
     def num_nodes(self) -> int:
         return int(np.prod(self.shape))
 
+    @property
+    def num_cells(self) -> int:
+        return int(np.prod([len(axis.cells) for axis in self.axes]))
+
     @functools.cached_property
     def nodes(self) -> Float[Array, "n d"]:
         """In the world, mm."""
@@ -162,6 +166,13 @@ class LatticeView:
         gathered = splines.separable(transposed, on_grid)
         return gathered.reshape(len(values), -1)
 
+    def gather_squared(self, values: Float[Array, "q k"]) -> Float[Array, "q n"]:
+        """Σ N_ki² f_k: what the voxels say of each node alone."""
+        squared = [np.ascontiguousarray(spread.T) ** 2 for spread in self._spreads]
+        on_grid = values.astype(np.float32).reshape(-1, *self.shape)
+        gathered = splines.separable(squared, on_grid)
+        return gathered.reshape(len(values), -1)
+
     def pool(self, values: Float[Array, "q k"]) -> Float[Array, "q c"]:
         """What the voxels in each cell add up to."""
         pooled = values.reshape(-1, *self.shape)
@@ -195,6 +206,12 @@ class CellInformation:
         at_cells = self.view.spread(x.reshape(-1, n))
         pulled = numerics.blockwise(self.cells, at_cells.reshape(len(x), d, -1))
         return self.view.gather(pulled.reshape(len(at_cells), -1)).reshape(x.shape)
+
+    def local(self) -> Float[Array, "n d d"]:
+        """The diagonal blocks of M, one for each node."""
+        d = len(self.cells)
+        gathered = self.view.gather_squared(self.cells.reshape(d * d, -1))
+        return np.moveaxis(gathered.reshape(d, d, -1), -1, 0)
 
     @functools.cached_property
     def _roots(self) -> Float[Array, "d d c"]:
