@@ -155,6 +155,31 @@ def decimation(
     return max(found, least) / max(total, TINY)
 
 
+def correlated(
+    scaled_residual: Float[Array, "k c"],
+    scaled_slopes: Float[Array, "k c d"],
+    shape: tuple[int, ...],
+    spacing: Float[Array, " d"],
+) -> Float[Array, "k c d"]:
+    """Σ_y ρ(y − x) h(y): the slopes h/s, averaged as the residuals r/s are correlated.
+
+    Args:
+        scaled_residual: r/s, zero where nothing is compared.
+        scaled_slopes: h/s, likewise.
+        shape: of the grid of voxels.
+        spacing: of that grid, mm.
+    """
+    lags = _Lags.of(shape, spacing)
+    correlations = lags.correlations(scaled_residual).astype(np.float32)
+    averaged = np.zeros_like(scaled_slopes)
+    num_channels, d = scaled_slopes.shape[1:]
+    for c, e in np.ndindex(num_channels, num_channels):
+        kernel = scipy.fft.rfftn(correlations[c, e])
+        for a in range(d):
+            averaged[:, c, a] += lags.correlate(kernel, scaled_slopes[:, e, a])
+    return averaged
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Lags:
     """Correlations over all lags on a padded grid, by Fourier transforms.
@@ -188,6 +213,12 @@ class _Lags:
         spectrum = scipy.fft.rfftn(kernel.astype(np.float32))
         cross = scipy.fft.irfftn(np.conj(first) * second * spectrum, self.padded)
         return float(cross[(0,) * len(self.shape)])
+
+    def correlate(self, kernel: np.ndarray, values: Float[Array, " k"]) -> Float[Array, " k"]:
+        """Σ_y ρ(y − x) a(y) at every voxel x, from the transform of ρ."""
+        whole = scipy.fft.irfftn(np.conj(kernel) * self.transform(values), self.padded)
+        inside = tuple(slice(count) for count in self.shape)
+        return whole[inside].ravel()
 
     def correlations(self, scaled: Float[Array, "k c"]) -> Float[Array, "c c *padded"]:
         """Correlations between channels at every lag, zero beyond the distance of the cut."""

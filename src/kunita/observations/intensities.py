@@ -22,6 +22,7 @@ from scipy import ndimage
 
 from kunita import splines
 from kunita.jaxrun.doors import Array, Scalar
+from kunita.observations import image_noise
 from kunita.observations.base import AbstractObservations, Information, Sites
 from kunita.observations.image_noise import TINY, ImageNoise
 from kunita.observations.lattice import CellInformation, Lattice, LatticeView
@@ -288,6 +289,25 @@ class Intensities(AbstractObservations):
         view = self.level.view
         pooled = view.pool(blocks.reshape(len(blocks), -1).T).reshape(d, d, -1)
         return CellInformation(view.lattice, _positive(pooled))
+
+    def score_covariance(self, compared: Comparison) -> CellInformation:
+        """V = Σ N_kᵀ sym[h̃_k (ρ ∗ h̃)_kᵀ] N_k/f² by cells: the covariance of b by the residuals.
+
+        With h̃ = √(wf) h, and ρ the autocorrelation of √(wf) r. For white residuals and f = 1 it is
+        M. Voxels whose residuals are correlated are taken for moved alike.
+        """
+        factor = self.noise.decimation
+        roots = np.sqrt(factor * self.noise.weights * compared.counts[:, None])
+        slopes = roots[:, :, None] * compared.mean_slopes
+        view = self.level.view
+        averaged = image_noise.correlated(
+            roots * compared.residual, slopes, view.shape, self.level.spacing
+        )
+        blocks = np.einsum("kca,kcb->abk", slopes, averaged) / factor**2
+        d = len(blocks)
+        pooled = view.pool(blocks.reshape(d * d, -1)).reshape(d, d, -1)
+        symmetric = (pooled + pooled.swapaxes(0, 1)) / 2
+        return CellInformation(view.lattice, symmetric.astype(np.float32))
 
     def log_det(self, compared: Comparison) -> float:
         """log|R| such that −½log|R| − ½k log 2π is the noise term −½Σ m log(2πs²)/f.
