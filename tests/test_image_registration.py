@@ -8,7 +8,9 @@ from scipy import ndimage
 from scipy.stats import chi2
 
 import kunita
+from kunita import image_registration
 from kunita.errors import ArgumentError, ImageError, LandmarkError
+from kunita.inference.sandwich import SandwichRatio
 from kunita.phantoms.textures import TextureOptions, texture_pair
 
 SMALL = TextureOptions(size=64, amplitude=3.0, length_scale=16.0)
@@ -63,6 +65,20 @@ def test_regions_hold_the_truth_as_often_as_they_say():
     assert inside[0.5] == pytest.approx(0.5, abs=0.15)
     assert inside[0.8] == pytest.approx(0.8, abs=0.13)
     assert inside[0.95] == pytest.approx(0.95, abs=0.08)
+
+
+def test_the_residuals_bear_out_the_claimed_regions(reg):
+    """Residuals and gradients of a texture are alike everywhere: one decimation factor is enough."""
+    assert reg.images.sandwich_ratio.median == pytest.approx(1, abs=0.15)
+    assert reg.images.sandwich_ratio.low > 0.8
+    assert reg.images.sandwich_ratio.high < 1.25
+
+
+def test_regions_that_the_residuals_find_too_small_are_warned_of(reg):
+    images = dataclasses.replace(reg.images, sandwich_ratio=SandwichRatio(1.9, 1.7, 2.2))
+    remarks = list(image_registration._remarks(reg.outcome, images))
+    assert any("too small by a factor of 1.9" in remark for remark in remarks)
+    assert not any("too small" in remark for remark in reg.warnings)
 
 
 def test_the_evidence_finds_the_prior_that_the_truth_was_drawn_from(pair):

@@ -249,6 +249,9 @@ def _image_entries(images: ImageRecord) -> Iterator[tuple[str, str]]:
     yield "images", f"compared by {images.metric}, {100 * images.overlap:.0f} % overlap"
     if images.unit == "pixel":
         yield "unit", "pixels: their spacing is one, so that one pixel counts as one mm"
+    if images.sandwich_ratio is not None:
+        ratio = f"{images.sandwich_ratio.median:.2f} times the claimed deviations (median)"
+        yield "check", f"by a sandwich with the residuals, {ratio}"
     yield "mismatch", f"around {100 * images.mismatch:.0f} % of the compared voxels"
     yield (
         "draws",

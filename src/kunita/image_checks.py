@@ -63,6 +63,11 @@ class ImageSetting:
     key: int
     quick: bool = False
 
+    @property
+    def chooses_prior(self) -> bool:
+        """Whether the evidence chooses the prior."""
+        return self.scales is None and not self.quick
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GivenImages:

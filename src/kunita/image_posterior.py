@@ -250,10 +250,7 @@ class ImagePosterior:
     @property
     def informed_nodes(self) -> Float[Array, "k d"]:
         """The nodes of the lattice, in moving space, around which the images say something."""
-        lattice = self.cells.lattice
-        traces = np.einsum("aac->c", self.cells.cells)
-        seen = self.cells.view.gather((traces > 0).astype(np.float32)[None])[0]
-        return lattice.nodes[seen > INFORMED * seen.max()]
+        return self.cells.lattice.nodes[self.cells.informed(INFORMED)]
 
     # ------------------------------------------------------------------------------------ inside
 

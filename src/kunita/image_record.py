@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from kunita.data.image import Grid, Image
+from kunita.inference.sandwich import SandwichRatio
 from kunita.observations.relation import Relation
 
 
@@ -30,6 +31,8 @@ class ImageRecord:
         num_draws: from the posterior.
         monte_carlo_error: the relative standard error of a radius from these draws.
         is_first_look: whether the finest level was left out, to be quick.
+        sandwich_ratio: standard deviations as the residuals tell them over those that are claimed,
+            at some places that images inform; None if there is none.
     """
 
     metric: str
@@ -47,6 +50,7 @@ class ImageRecord:
     num_draws: int
     monte_carlo_error: float
     is_first_look: bool = False
+    sandwich_ratio: SandwichRatio | None = None
 
     @property
     def unit(self) -> str:

@@ -22,6 +22,8 @@ from kunita.inference import image_fit, image_prior
 from kunita.inference.image_fit import ImageFit, ImageFitOptions, ImageTask, Scales, fit_images
 from kunita.inference.image_search import ImageProgress, Marks
 from kunita.inference.image_trend import seen_trend
+from kunita.inference.lattice_posterior import Draws
+from kunita.inference.sandwich import SandwichRatio, sandwich_ratio
 from kunita.inference.search import Progress
 from kunita.inference.trend import Alignment, generators
 from kunita.jaxrun.doors import on_one_blas_thread
@@ -50,6 +52,10 @@ MUCH_MISMATCH = 0.03
 """A warning is due where more than this share of the compared voxels does not match. On textures
 that move by ten pixels and more, fits that end in a wrong minimum have 0.06 and more, and all but
 two of the forty others exactly none; brains of different people have 0.09 to 0.18."""
+
+TOO_SMALL = 1.5
+"""Regions that are too small by more than this factor, as far as the residuals tell, are warned
+of."""
 
 LEAST_INFORMATION = 0.01
 """Images say something of a node if they lower its variance by at least this share."""
@@ -179,10 +185,11 @@ def register_images(
     fit = _fit(task, scales, setting, listener)
     noise = fit.search.noise_model(fit.state.compared)
     listener(DRAWING, 0.0)
-    posterior = _drawn(_checked_nodes(_posterior(task, fit, noise, scales)), setting)
-    is_chosen = setting.scales is None and not setting.quick
-    compared = Comparing(sides, setting, start, overlap, is_chosen)
-    images = _image_record(compared, fit, noise, posterior, _relation(task, fit, start))
+    claimed = _posterior(task, fit, noise, scales)
+    posterior = _drawn(claimed, setting)
+    compared = Comparing(sides, setting, start, overlap)
+    sandwich = _sandwich_ratio(fit, noise, claimed, posterior.draws)
+    images = _image_record(compared, fit, noise, posterior, _relation(task, fit, start), sandwich)
     reg = _record(task, fit, noise, posterior, setting, marked)
     remarks = tuple(_all_remarks(task, setting, reg.outcome, images))
     seconds = time.perf_counter() - began
@@ -360,7 +367,7 @@ def _posterior(task: ImageTask, fit: ImageFit, noise: ImageNoise, scales: Scales
     compared = state.compared
     images = Intensities(fit.search.level, noise)
     cells = images.condense(compared, compared.fixed_slopes, compared.moving_slopes)
-    return ImagePosterior(
+    posterior = ImagePosterior(
         kernel=kernel_of(scales),
         trend=fit.problem.trend,
         alignment=state.alignment,
@@ -371,12 +378,23 @@ def _posterior(task: ImageTask, fit: ImageFit, noise: ImageNoise, scales: Scales
         marks=fit.problem.marks.moving,
         precisions=fit.problem.marks.precisions,
     )
+    return _checked_nodes(posterior)
 
 
 def _drawn(posterior: ImagePosterior, setting: ImageSetting) -> ImagePosterior:
     """The posterior with draws, fewer for a first look."""
     numbers = QUICK_DRAWS if setting.quick else DRAWS
     return posterior.with_draws(numbers[posterior.dimension], setting.key)
+
+
+def _sandwich_ratio(
+    fit: ImageFit, noise: ImageNoise, claimed: ImagePosterior, draws: Draws | None
+) -> SandwichRatio | None:
+    """Whether the residuals bear out the claimed covariance."""
+    assert draws is not None
+    images = Intensities(fit.search.level, noise)
+    score = images.score_covariance(fit.state.compared)
+    return sandwich_ratio(claimed.lattice, draws, score)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -388,14 +406,12 @@ class Comparing:
         setting: what was asked for.
         start: the alignment that the search starts from.
         overlap: the share of the moving image inside the fixed one then.
-        is_prior_chosen: whether the evidence chose the kernel.
     """
 
     sides: Sides
     setting: ImageSetting
     start: Prealignment
     overlap: float
-    is_prior_chosen: bool
 
 
 def _image_record(
@@ -404,6 +420,7 @@ def _image_record(
     noise: ImageNoise,
     posterior: ImagePosterior,
     found: Relation,
+    sandwich: SandwichRatio | None,
 ) -> ImageRecord:
     assert posterior.draws is not None
     mismatch = _mismatch_map(fit, noise)
@@ -419,10 +436,11 @@ def _image_record(
         mismatch=_share_of_mismatch(mismatch),
         mismatch_map=mismatch,
         relation=found,
-        is_prior_chosen=compared.is_prior_chosen,
+        is_prior_chosen=compared.setting.chooses_prior,
         num_draws=len(posterior.draws),
         monte_carlo_error=posterior.monte_carlo_error,
         is_first_look=compared.setting.quick,
+        sandwich_ratio=sandwich,
     )
 
 
@@ -559,6 +577,12 @@ def _remarks(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
             f"by {images.relation.before:.2f} before the flow, {images.relation.after:.2f} after "
             "it), as between different modalities, inverted contrasts or different objects: do not "
             "trust this registration, nor its uncertainty; register with landmarks instead"
+        )
+    ratio = images.sandwich_ratio
+    if ratio is not None and ratio.median > TOO_SMALL:
+        yield (
+            "the residuals of the images are correlated by more than the fit allows for: as far as "
+            f"they tell, the uncertainty is too small by a factor of {ratio.median:.1f}"
         )
     if images.mismatch > MUCH_MISMATCH:
         yield (

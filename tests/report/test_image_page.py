@@ -97,6 +97,7 @@ def test_the_methods_say_what_was_done(alone):
     assert f"lattice of {images['nodes']} nodes, {images['node_spacing_mm']:.2f} mm apart" in text
     assert f"{images['decimation']:.1f} voxels counted as one" in text
     assert f"{images['draws']} draws from the posterior" in text
+    assert f"were {images['sandwich_ratio']['median']:.2f} times those reported" in text
     assert "amplitude of 2 mm, which was given" in text
 
 

@@ -21,7 +21,7 @@ from kunita.data.landmarks import Landmarks, NoLandmarks
 from kunita.errors import ArgumentError, FileError, Outcome
 from kunita.flow.shooting import Trajectory
 from kunita.flow.velocity_grid import VelocityGrid
-from kunita.inference import lattice_posterior, path_space, solve, trend
+from kunita.inference import lattice_posterior, path_space, sandwich, solve, trend
 from kunita.inference.intervals import EstimatedParameter
 from kunita.io.old_records import posterior_of_version_1, progress_of_version_1
 from kunita.io.writing import complete
@@ -48,6 +48,7 @@ KINDS: tuple[type, ...] = (
     lattice.CellInformation,
     relation.Relation,
     lattice_posterior.Draws,
+    sandwich.SandwichRatio,
     Trajectory,
     posterior.Posterior,
     record.Registration,

@@ -304,10 +304,8 @@ class Intensities(AbstractObservations):
             roots * compared.residual, slopes, view.shape, self.level.spacing
         )
         blocks = np.einsum("kca,kcb->abk", slopes, averaged) / factor**2
-        d = len(blocks)
-        pooled = view.pool(blocks.reshape(d * d, -1)).reshape(d, d, -1)
-        symmetric = (pooled + pooled.swapaxes(0, 1)) / 2
-        return CellInformation(view.lattice, symmetric.astype(np.float32))
+        symmetric = _symmetric(_pooled(view, blocks))
+        return CellInformation(view.lattice, symmetric)
 
     def log_det(self, compared: Comparison) -> float:
         """log|R| such that −½log|R| − ½k log 2π is the noise term −½Σ m log(2πs²)/f.
@@ -341,6 +339,18 @@ class Intensities(AbstractObservations):
             energy=_like(),
             log_det=_like(),
         )
+
+
+def _pooled(view: LatticeView, blocks: Float[Array, "d d k"]) -> Float[Array, "d d c"]:
+    """What the blocks of the voxels in each cell add up to."""
+    d = len(blocks)
+    return view.pool(blocks.reshape(d * d, -1)).reshape(d, d, -1)
+
+
+def _symmetric(blocks: Float[Array, "d d c"]) -> Float[Array, "d d c"]:
+    """The symmetric parts."""
+    both = blocks + blocks.swapaxes(0, 1)
+    return (both / 2).astype(np.float32)
 
 
 def _on_host(function: Callable[..., R], like: R, *arguments: Array) -> R:

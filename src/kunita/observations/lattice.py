@@ -99,6 +99,12 @@ class Lattice:
     def num_cells(self) -> int:
         return int(np.prod([len(axis.cells) for axis in self.axes]))
 
+    @property
+    def steps(self) -> Float[Array, " d"]:
+        """Between nodes along each axis, mm."""
+        voxels = np.linalg.norm(self.affine[:-1, :-1], axis=0)
+        return voxels * [axis.step for axis in self.axes]
+
     @functools.cached_property
     def nodes(self) -> Float[Array, "n d"]:
         """In the world, mm."""
@@ -106,10 +112,9 @@ class Lattice:
 
     def subset(self, distance: float) -> Int[Array, " k"]:
         """Every so many-th node along each axis, about this many mm apart, as row numbers."""
-        steps = np.linalg.norm(self.affine[:-1, :-1], axis=0)
         chosen = []
-        for axis, step in zip(self.axes, steps, strict=True):
-            stride = max(1, round(distance / (axis.step * step)))
+        for axis, step in zip(self.axes, self.steps, strict=True):
+            stride = max(1, round(distance / step))
             first = (axis.count - 1) % stride // 2
             chosen.append(slice(first, None, stride))
         numbers = np.arange(self.num_nodes).reshape(self.shape)
@@ -161,16 +166,20 @@ class LatticeView:
 
     def gather(self, values: Float[Array, "q k"]) -> Float[Array, "q n"]:
         """Nᵀf: from the voxels to the nodes."""
-        transposed = [np.ascontiguousarray(spread.T) for spread in self._spreads]
-        on_grid = values.astype(np.float32).reshape(-1, *self.shape)
-        gathered = splines.separable(transposed, on_grid)
-        return gathered.reshape(len(values), -1)
+        return self._gather_by(self._spreads, values)
 
     def gather_squared(self, values: Float[Array, "q k"]) -> Float[Array, "q n"]:
         """Σ N_ki² f_k: what the voxels say of each node alone."""
-        squared = [np.ascontiguousarray(spread.T) ** 2 for spread in self._spreads]
+        squared = [spread**2 for spread in self._spreads]
+        return self._gather_by(squared, values)
+
+    def _gather_by(
+        self, spreads: list[np.ndarray], values: Float[Array, "q k"]
+    ) -> Float[Array, "q n"]:
+        """The transpose of a spread along each axis."""
+        transposed = [np.ascontiguousarray(spread.T) for spread in spreads]
         on_grid = values.astype(np.float32).reshape(-1, *self.shape)
-        gathered = splines.separable(squared, on_grid)
+        gathered = splines.separable(transposed, on_grid)
         return gathered.reshape(len(values), -1)
 
     def pool(self, values: Float[Array, "q k"]) -> Float[Array, "q c"]:
@@ -212,6 +221,12 @@ class CellInformation:
         d = len(self.cells)
         gathered = self.view.gather_squared(self.cells.reshape(d * d, -1))
         return np.moveaxis(gathered.reshape(d, d, -1), -1, 0)
+
+    def informed(self, share: float) -> Int[Array, " k"]:
+        """The nodes around which this share of the cells is informed, compared with inner nodes."""
+        is_informed = np.einsum("aac->c", self.cells) > 0
+        seen = self.view.gather(is_informed[None].astype(np.float32))[0]
+        return np.flatnonzero(seen > share * seen.max())
 
     @functools.cached_property
     def _roots(self) -> Float[Array, "d d c"]:

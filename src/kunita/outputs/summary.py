@@ -197,6 +197,7 @@ def image_numbers(reg: Registration) -> Any:
         "nodes": nodes,
         "node_spacing_mm": spacing,
         "decimation": images.decimation,
+        "sandwich_ratio": images.sandwich_ratio and dataclasses.asdict(images.sandwich_ratio),
         "mismatch": images.mismatch,
         "relation": {
             "found": images.relation.is_found,

@@ -64,7 +64,19 @@ def _comparison(document: Any) -> str:
         f"voxels were condensed on a lattice of {images['nodes']} nodes, "
         f"{length(images['node_spacing_mm'])} apart, by cubic splines. As neighbouring residuals "
         f"are correlated, {images['decimation']:.1f} voxels counted as one "
-        f"(decimation).{_masks(document)}"
+        f"(decimation).{_sandwich(images)}{_masks(document)}"
+    )
+
+
+def _sandwich(images: Any) -> str:
+    """How the residuals bear out the uncertainty, if that is known."""
+    ratio = images.get("sandwich_ratio")
+    if not ratio:
+        return ""
+    return (
+        " Standard deviations by a sandwich estimate with the residuals' autocorrelation were "
+        f"{ratio['median']:.2f} times those reported (median; {ratio['low']:.2f} to "
+        f"{ratio['high']:.2f} at nine of ten places)."
     )
 
 
