@@ -100,3 +100,21 @@ def test_images_that_agree_to_rounding_still_have_some_noise():
     window = np.array([4.0, 4.0])
     variance = image_noise.local_variance(residual, counts, SHAPE, window, np.array([2.0]))
     np.testing.assert_allclose(variance, (2.0 * image_noise.LEAST_NOISE) ** 2, rtol=1e-6)
+
+
+def test_a_channel_that_is_another_one_moved_counts_once_too():
+    """The correlation between these two is largest at a lag, and the lag has a sign."""
+    moved = lambda values: np.roll(values.reshape(*SHAPE, -1), 3, axis=0).reshape(values.shape)
+    residual = smoothed(5, 1.0).reshape(-1, 1)
+    slopes = gradients(0)
+    same = image_noise.decimation(
+        np.repeat(residual, 2, axis=1), np.repeat(slopes, 2, axis=1), SHAPE, SPACING, 1.0
+    )
+    apart = image_noise.decimation(
+        np.concatenate([residual, moved(residual)], axis=1),
+        np.concatenate([slopes, moved(slopes)], axis=1),
+        SHAPE,
+        SPACING,
+        1.0,
+    )
+    assert apart == pytest.approx(same, rel=0.15)

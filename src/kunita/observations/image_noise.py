@@ -129,7 +129,7 @@ def decimation(
     spacing: Float[Array, " d"],
     smoothing: float,
 ) -> float:
-    """F: how many voxels count as one.
+    """The decimation factor f: how many voxels count as one.
 
     Args:
         scaled_residual: r/s, zero where nothing is compared.
@@ -209,8 +209,8 @@ class _Lags:
         return scipy.fft.rfftn(values.reshape(self.shape), self.padded)
 
     def inner(self, first: np.ndarray, second: np.ndarray, kernel: np.ndarray) -> float:
-        """Σ a·(ρ ∗ b)."""
-        spectrum = scipy.fft.rfftn(kernel.astype(np.float32))
+        """Σ a(x) ρ(lag) b(x + lag), where the correlation ρ of two channels need not be even."""
+        spectrum = np.conj(scipy.fft.rfftn(kernel.astype(np.float32)))
         cross = scipy.fft.irfftn(np.conj(first) * second * spectrum, self.padded)
         return float(cross[(0,) * len(self.shape)])
 
