@@ -22,6 +22,7 @@ from kunita.inference import image_fit, image_prior
 from kunita.inference.image_fit import ImageFit, ImageFitOptions, ImageTask, Scales, fit_images
 from kunita.inference.image_search import ImageProgress, Marks
 from kunita.inference.image_trend import seen_trend
+from kunita.inference.lattice_model import SiteInformation
 from kunita.inference.lattice_posterior import Draws
 from kunita.inference.sandwich import SandwichRatio, sandwich_ratio
 from kunita.inference.search import Progress
@@ -229,12 +230,8 @@ def _checked_nodes(posterior: ImagePosterior) -> ImagePosterior:
 
 def _count_informed(posterior: ImagePosterior) -> int:
     """How many nodes of the lattice the images say something of, compared with the prior."""
-    cells = posterior.cells
-    d = posterior.dimension
-    traces = np.einsum("aac->c", cells.cells)
-    precisions = cells.view.gather(traces[None])[0] / d
-    prior_variance = sum(amplitude**2 for amplitude in posterior.grid.amplitudes)
-    return int(np.sum(precisions * prior_variance > LEAST_INFORMATION))
+    precisions = SiteInformation(posterior.cells, posterior.precisions).node_precisions()
+    return int(np.sum(precisions * posterior.grid.variance > LEAST_INFORMATION))
 
 
 # -------------------------------------------------------------------------------------- beginning

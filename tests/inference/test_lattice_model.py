@@ -109,6 +109,34 @@ def test_deflation_gives_the_same_answer_in_fewer_steps(made):
     assert deflated.num_iterations < plain.num_iterations
 
 
+def test_a_block_solves_every_system_in_fewer_steps(made):
+    force = forces(made, count=12)
+    system = made.model.system
+    one_by_one = lattice_model.solve(system, force, TIGHT)
+    block = lattice_model.solve_together(system, force, TIGHT)
+    expected = made.model.flow.product(dense_solution(made, force).astype(np.float32))
+    np.testing.assert_allclose(block.moved, expected, atol=2e-3 * np.abs(expected).max())
+    assert block.num_iterations < one_by_one.num_iterations / 2
+
+
+def test_a_block_with_a_coarse_space_gives_the_same_answer(made):
+    force = forces(made, count=12)
+    system = made.model.system
+    coarse = Deflation.of(system, made.model.lattice.subset(32.0))
+    plain = lattice_model.solve_together(system, force, TIGHT)
+    deflated = lattice_model.solve_together(system, force, TIGHT, coarse)
+    np.testing.assert_allclose(deflated.moved, plain.moved, atol=5e-3 * np.abs(plain.moved).max())
+
+
+def test_a_block_may_hold_the_same_system_twice(made):
+    """The residuals are then dependent, which plain block conjugate gradients cannot have."""
+    force = forces(made, count=4)
+    twice = np.concatenate([force, force])
+    expected = made.model.flow.product(dense_solution(made, twice).astype(np.float32))
+    block = lattice_model.solve_together(made.model.system, twice, TIGHT)
+    np.testing.assert_allclose(block.moved, expected, atol=2e-3 * np.abs(expected).max())
+
+
 def information_on(made, displacement):
     return made.model.information.product(displacement[None])[0]
 

@@ -64,6 +64,11 @@ class VelocityGrid:
         """The shortest length scale, mm."""
         return min(self.length_scales)
 
+    @property
+    def variance(self) -> float:
+        """Of the velocity along an axis, mm²."""
+        return sum(amplitude**2 for amplitude in self.amplitudes)
+
     def with_scales(self, chosen: tuple[int, ...]) -> "VelocityGrid":
         """The same grid with some of the prior's scales."""
         amplitudes = tuple(self.amplitudes[s] for s in chosen)

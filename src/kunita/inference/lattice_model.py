@@ -31,6 +31,13 @@ TINY = float(np.finfo(np.float64).tiny)
 CLEANED = 4
 """After so many steps a residual is made orthogonal to the coarse space again."""
 
+DEPENDENT = 1e-6
+"""Eigenvalues of correlations below this, relative to the largest, are rounding."""
+
+LOST = 0.02
+"""A block whose true residual is above this share of the first one was lost to rounding, as may
+happen to a block that is nearly as large as the space. Its systems are then solved one by one."""
+
 TOGETHER = 64
 """Displacements that are multiplied together: more need much memory."""
 
@@ -63,6 +70,12 @@ class SiteInformation:
         of_nodes = self.cells.product(x[..., :num_nodes])
         of_marks = np.einsum("nab,cbn->can", self.marks, x[..., num_nodes:])
         return np.concatenate([of_nodes, of_marks.astype(np.float32)], axis=-1)
+
+    def node_precisions(self) -> Float[Array, " n"]:
+        """About what the voxels around each node say of it along an axis, 1/mm²."""
+        d = self.marks.shape[-1]
+        traces = np.einsum("aac->c", self.cells.cells)
+        return self.cells.view.gather(traces[None])[0] / d
 
     def matrix(self) -> Float[Array, "k k"]:
         """M as a matrix, in double precision."""
@@ -383,6 +396,125 @@ def _fresh(rest: Vector, coarse: "Deflation | None") -> Vector:
         return rest
     minus = np.full(len(rest.dual), -1.0)
     return rest.plus(coarse.conjugate_part(rest.moved), minus)
+
+
+# ------------------------------------------------------------------------------------ in a block
+
+
+class Block(NamedTuple):
+    """Where block conjugate gradients are; the residuals of all systems are CQ.
+
+    Args:
+        found: the solutions so far.
+        basis: Q, orthonormal in the inner product of Λ.
+        direction: P, of the next step.
+        shares: (c, c) C, what each residual has of the basis.
+    """
+
+    found: Vector
+    basis: Vector
+    direction: Vector
+    shares: np.ndarray
+
+
+def solve_together(
+    system: LatticeSystem,
+    force: Duals,
+    options: ConjugateOptions,
+    coarse: "Deflation | None" = None,
+) -> Solved:
+    """Block conjugate gradients: all systems search the space that any of them has found.
+
+    With 88 systems of lung CT this takes a third of the steps of `solve`. The residuals are kept as
+    combinations of an orthonormal basis, so that they may become dependent (Dubrulle, Retooling the
+    method of block conjugate gradients, 2001):
+
+        X ← X + C ξ P,    Q′ζ = Q − ξTP,    C ← Cζ,    P ← Q′ + ζᵀP,    ξ = ⟨P, TP⟩⁻¹,
+
+    with T = I + MΛ, and systems in rows. The residual that is reported is the true one.
+
+    Args:
+        system: Λ and M.
+        force: g.
+        options: when to end.
+        coarse: a coarse space, which is solved at once.
+    """
+    found = _first(force, coarse)
+    rest = system.covaried(force - system.applied(found))
+    first = rest.square()
+    basis, shares = _orthonormal(rest)
+    block = Block(found, basis, _fresh(basis, coarse), shares)
+    num_iterations = 0
+    while num_iterations < options.max_iterations and _is_block_above(block, first, options):
+        num_iterations += 1
+        is_cleaned = num_iterations % CLEANED == 0
+        block = _next_block(system, block, coarse, is_cleaned=is_cleaned)
+    found = block.found
+    rest = system.covaried(force - system.applied(found))
+    residual = float(np.sqrt(np.max(_ratios(rest.square(), first))))
+    if not residual < LOST:
+        return solve(system, force, options, coarse)
+    return Solved(found.dual, found.moved, num_iterations, residual)
+
+
+def _next_block(
+    system: LatticeSystem, at: Block, coarse: "Deflation | None", *, is_cleaned: bool
+) -> Block:
+    """One step of block conjugate gradients."""
+    product = system.applied(at.direction)
+    step = np.linalg.pinv(_grams(at.direction.moved, product), hermitian=True)
+    found = _plus(at.found, _combined(at.shares @ step, at.direction))
+    dual = at.basis.dual - _mixed(step, product)
+    if coarse is not None and is_cleaned:
+        part = coarse.project(dual)
+        found = _plus(found, _combined(at.shares, part))
+        dual = dual - system.applied(part)
+    basis, change = _orthonormal(system.covaried(dual))
+    direction = _plus(_fresh(basis, coarse), _combined(change.T, at.direction))
+    return Block(found, basis, direction, at.shares @ change)
+
+
+def _orthonormal(vectors: Vector) -> tuple[Vector, Float[Array, "c c"]]:
+    """Q and A with x = AQ and ⟨Q, Q⟩ = I; what vectors depend on each other by is zero in Q."""
+    inner = _grams(vectors.dual, vectors.moved)
+    scale = np.sqrt(np.maximum(np.diag(inner), TINY))
+    values, axes = np.linalg.eigh(inner / np.outer(scale, scale))
+    is_kept = values > DEPENDENT * values[-1]
+    roots = np.sqrt(np.where(is_kept, values, 1.0))
+    kept_axes = axes * is_kept
+    outwards = scale[:, None] * kept_axes * roots
+    inwards = (kept_axes / roots).T / scale
+    return _combined(inwards, vectors), outwards
+
+
+def _is_block_above(block: Block, first: Float[Array, " c"], options: ConjugateOptions) -> bool:
+    """Whether the residual of any system is still above the tolerance."""
+    return bool(np.any(_block_squares(block) > options.tolerance**2 * first))
+
+
+def _block_squares(block: Block) -> Float[Array, " c"]:
+    """The squared norm of each residual."""
+    return np.sum(block.shares**2, axis=1)
+
+
+def _grams(x: Duals, y: Duals) -> Float[Array, "c c"]:
+    """Inner products of all with all, made symmetric."""
+    inner = x.reshape(len(x), -1) @ y.reshape(len(y), -1).T
+    double = inner.astype(np.float64)
+    return (double + double.T) / 2
+
+
+def _mixed(weights: Float[Array, "c e"], x: Duals) -> Duals:
+    """Combinations of systems."""
+    return np.tensordot(weights.astype(np.float32), x, axes=1)
+
+
+def _combined(weights: Float[Array, "c e"], x: Vector) -> Vector:
+    return Vector(_mixed(weights, x.dual), _mixed(weights, x.moved))
+
+
+def _plus(x: Vector, y: Vector) -> Vector:
+    return Vector(x.dual + y.dual, x.moved + y.moved)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
