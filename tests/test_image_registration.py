@@ -189,6 +189,17 @@ def test_the_map_and_its_inverse_undo_each_other(reg):
     assert determinants.min() > 0
 
 
+def test_preimages_by_draws_are_those_of_single_questions(reg):
+    """The points are carried once for all, before Newton's last step, which is far below 1e-3."""
+    posterior = reg.posterior.prepared
+    fixed = inner_points()
+    found = posterior.preimage(fixed)
+    np.testing.assert_allclose(found.points, posterior.move_back(fixed), atol=1e-6)
+    np.testing.assert_allclose(found.jacobians, posterior.jacobian(found.points), atol=1e-4)
+    expected = posterior.predict(found.points).covariance
+    np.testing.assert_allclose(found.covariance, expected, rtol=1e-2, atol=1e-4)
+
+
 def test_covariances_by_draws_agree_with_those_by_solves(reg):
     points = inner_points(40)
     by_solves = reg.posterior.predict(points)

@@ -45,7 +45,7 @@ MOST_JOINT = 200
 """Points in each set of a joint covariance; every direction of one takes a solve."""
 
 NEWTON_STEPS = 2
-"""Of a pre-image: Runge and Kutta's steps back and forth differ by their error of fifth order."""
+"""Of a pre-image."""
 
 
 INFORMED = 0.3
@@ -126,33 +126,39 @@ class ImagePosterior:
     @door
     def move(self, points: ArrayLike) -> Float[Array, "m d"]:
         """Where moving points go: the mean of `predict`."""
-        arrived = [carried.arrived for carried in self._carried(self._check(points))]
+        aligned = self._align(self._check(points))
+        arrived = [self._arrive(chunk)[0] for chunk in _chunks(aligned)]
         return np.concatenate(arrived) + self.origin
 
     @door
     def jacobian(self, points: ArrayLike) -> Float[Array, "m d d"]:
         """Jacobian of the whole mean map (alignment and flow) at moving points, (m, d, d)."""
-        flows = [carried.jacobians[-1] for carried in self._carried(self._check(points))]
+        aligned = self._align(self._check(points))
+        flows = [self._arrive(chunk)[1] for chunk in _chunks(aligned)]
         return np.concatenate(flows) @ np.asarray(self.alignment.matrix)
 
     @door
     def move_back(self, points: ArrayLike) -> Float[Array, "m d"]:
         """Where fixed points come from: the mean of `inverse`."""
         fixed = self._check(points)
-        backwards = -self.fields[::-1]
         parts = []
-        for chunk in _chunks(fixed - self.origin):
-            start = grid_flow.carry(self.grid, backwards, chunk).arrived
-            parts.append(self._improved(start, chunk))
+        for goal in _chunks(fixed - self.origin):
+            x = self._started(goal)
+            parts.append(_corrected(x, goal, *self._arrive(x)))
         return np.asarray(self.alignment.inverse(np.concatenate(parts)))
 
-    def _improved(self, start: Float[Array, "m d"], goal: Float[Array, "m d"]) -> np.ndarray:
-        """Newton's method for φ₁(x) = y."""
-        x = start
-        for _ in range(NEWTON_STEPS):
-            carried = grid_flow.carry(self.grid, self.fields, x)
-            miss = carried.arrived - goal
-            x = x - np.linalg.solve(carried.jacobians[-1], miss[..., None])[..., 0]
+    def _arrive(self, aligned: Float[Array, "m d"]) -> grid_flow.State:
+        """Where aligned points arrive, and the Jacobians of the flow."""
+        return grid_flow.arrive(self.quick_grid, self.fields, aligned)
+
+    def _started(self, goal: Float[Array, "m d"]) -> Float[Array, "m d"]:
+        """Aligned points that arrive near a goal: the flow backwards, and Newton's steps but one.
+
+        Runge and Kutta's steps back and forth differ by their error of fifth order.
+        """
+        x, _ = grid_flow.arrive(self.quick_grid, -self.fields[::-1], goal)
+        for _ in range(NEWTON_STEPS - 1):
+            x = _corrected(x, goal, *self._arrive(x))
         return x
 
     # ------------------------------------------------------------------------------- covariances
@@ -175,8 +181,28 @@ class ImagePosterior:
     @door
     def preimage(self, points: ArrayLike) -> Preimage:
         """Where fixed points come from, and how certain the registration is *at* them."""
-        x = self.move_back(points)
-        return Preimage(x, self.jacobian(x), self._variances(x))
+        fixed = self._check(points)
+        if not self._is_by_draws(len(fixed)):
+            x = self.move_back(fixed)
+            return Preimage(x, self.jacobian(x), self._variances(x))
+        parts = [self._preimage_by_draws(goal) for goal in _chunks(fixed - self.origin)]
+        x, flows, covariances = map(np.concatenate, zip(*parts, strict=True))
+        jacobians = flows @ np.asarray(self.alignment.matrix)
+        return Preimage(np.asarray(self.alignment.inverse(x)), jacobians, covariances)
+
+    def _preimage_by_draws(
+        self, goal: Float[Array, "m d"]
+    ) -> tuple[Float[Array, "m d"], Float[Array, "m d d"], Float[Array, "m d d"]]:
+        """Aligned points that arrive at a goal, with Jacobians of the flow and covariances.
+
+        The points are carried once for all of these, before Newton's last step: that one is far
+        shorter than what Jacobians and covariances vary over.
+        """
+        x = self._started(goal)
+        carried = grid_flow.carry(self.quick_grid, self.fields, x)
+        flows = carried.jacobians[-1]
+        found = _corrected(x, goal, carried.arrived, flows)
+        return found, flows, self._covariances(FlowCovariance.by_gauss(self.grid, carried))
 
     @door
     def covariance(self, x: ArrayLike, y: ArrayLike) -> Float[Array, "m d k d"]:
@@ -213,6 +239,11 @@ class ImagePosterior:
     def leave_one_out(self) -> LeaveOneOut:
         """Refused: single voxels are not left out."""
         raise LandmarkError("leave-one-out: a registration that images drive has none")
+
+    @functools.cached_property
+    def quick_grid(self) -> VelocityGrid:
+        """The grid for questions about points, whose answers may be rounded otherwise."""
+        return dataclasses.replace(self.grid, is_quick=True)
 
     @functools.cached_property
     def lattice(self) -> LatticePosterior:
@@ -263,7 +294,7 @@ class ImagePosterior:
     def _carried(self, points: Float[Array, "m d"]) -> Iterator[CarriedPoints]:
         """Points along the flow, some at a time."""
         for chunk in _chunks(self._align(points)):
-            yield grid_flow.carry(self.grid, self.fields, chunk)
+            yield grid_flow.carry(self.quick_grid, self.fields, chunk)
 
     def _covaried(self, points: Float[Array, "m d"]) -> Iterator[FlowCovariance]:
         """The same, with what covariances need."""
@@ -274,19 +305,34 @@ class ImagePosterior:
         """The covariance of each point, by solves or by draws."""
         if not len(points):
             return np.zeros((0, self.dimension, self.dimension))
-        is_few = self.solves and len(points) <= MOST_EXACT
-        if self.draws is None or (is_few and self.lattice.is_dense):
-            return self.lattice.variances(self._align(points))
-        return self._by_draws(points)
+        if self._is_by_draws(len(points)):
+            return self._by_draws(points)
+        return self.lattice.variances(self._align(points))
+
+    def _is_by_draws(self, num_points: int) -> bool:
+        """Whether covariances of so many points come from draws."""
+        is_few = self.solves and num_points <= MOST_EXACT
+        return self.draws is not None and not (is_few and self.lattice.is_dense)
 
     def _by_draws(self, points: Float[Array, "m d"]) -> Float[Array, "m d d"]:
+        return np.concatenate([self._covariances(at) for at in self._covaried(points)])
+
+    def _covariances(self, at: FlowCovariance) -> Float[Array, "m d d"]:
+        """The covariance of each point that was carried, from the draws."""
         assert self.draws is not None
-        parts = []
-        for at in self._covaried(points):
-            deviations = np.moveaxis(self.draws.at(at), 0, -1)
-            transposed = deviations.swapaxes(1, 2)
-            parts.append(deviations @ transposed / len(self.draws))
-        return np.concatenate(parts)
+        deviations = np.moveaxis(self.draws.at(at), 0, -1)
+        return deviations @ deviations.swapaxes(1, 2) / len(self.draws)
+
+
+def _corrected(
+    x: Float[Array, "m d"],
+    goal: Float[Array, "m d"],
+    arrived: Float[Array, "m d"],
+    jacobians: Float[Array, "m d d"],
+) -> Float[Array, "m d"]:
+    """One step of Newton's method for φ₁(x) = y."""
+    miss = arrived - goal
+    return x - np.linalg.solve(jacobians, miss[..., None])[..., 0]
 
 
 def _chunks(points: Float[Array, "m d"]) -> Iterator[Float[Array, "k d"]]:

@@ -1,5 +1,7 @@
 """Flows of velocities on a grid: the prior, the way of points, and the covariance of the flow."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -79,6 +81,29 @@ def test_points_come_back_along_the_reversed_flow(d):
     assert moved > 1.0
     # Runge and Kutta's error is of fifth order, and differs forwards and backwards.
     np.testing.assert_allclose(back.arrived, points, atol=1e-3)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_points_arrive_where_they_are_carried(d):
+    grid = made_grid(d)
+    path = some_path(grid)
+    carried = grid_flow.carry(grid, path, some_points(d))
+    positions, jacobians = grid_flow.arrive(grid, path, some_points(d))
+    np.testing.assert_array_equal(positions, carried.arrived)
+    np.testing.assert_array_equal(jacobians, carried.jacobians[-1])
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_quick_rates_are_those_of_double_precision_up_to_rounding(d):
+    frame = np.linalg.qr(np.random.default_rng(3).normal(size=(d, d)))[0]
+    grid = made_grid(d, frame=frame)
+    quick = dataclasses.replace(grid, is_quick=True)
+    field = some_path(grid)[0]
+    points = some_points(d)
+    jacobians = np.random.default_rng(2).normal(size=(len(points), d, d))
+    expected = grid.rates(field, points, jacobians)
+    for found, exact in zip(quick.rates(field, points, jacobians), expected, strict=True):
+        np.testing.assert_allclose(found, exact, atol=2e-6 * np.abs(exact).max())
 
 
 def test_jacobians_are_the_derivatives_of_the_arrival():

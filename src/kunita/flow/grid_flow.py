@@ -120,9 +120,7 @@ def carry(
     Hermite's interpolation of both ends. Along `-fields[::-1]` points are carried back.
     """
     num_steps = (len(fields) - 1) // 2
-    n, d = points.shape
-    still = np.broadcast_to(np.eye(d), (n, d, d))
-    states = [(np.asarray(points, np.float64), still)]
+    states = [_at_rest(points)]
     rates = [_rates(grid, fields[0], *states[0])]
     for step in range(num_steps):
         within = fields[2 * step + 1 : 2 * step + 3]
@@ -131,8 +129,28 @@ def carry(
     return _with_middles(grid, fields, states, rates)
 
 
+def arrive(
+    grid: VelocityGrid, fields: Float[Array, "t d ..."], points: Float[Array, "n d"]
+) -> "State":
+    """Where `carry` takes points, and the Jacobians there, without what lies between."""
+    num_steps = (len(fields) - 1) // 2
+    state = _at_rest(points)
+    for step in range(num_steps):
+        rate = _rates(grid, fields[2 * step], *state)
+        within = fields[2 * step + 1 : 2 * step + 3]
+        state = _stepped(grid, within, state, rate, 1.0 / num_steps)
+    return state
+
+
 State = tuple[Float[Array, "n d"], Float[Array, "n d d"]]
 """Positions and Jacobians of points at one instant, or their rates of change."""
+
+
+def _at_rest(points: Float[Array, "n d"]) -> State:
+    """Points where they start."""
+    n, d = points.shape
+    still = np.broadcast_to(np.eye(d), (n, d, d))
+    return np.asarray(points, np.float64), still
 
 
 def _stepped(
@@ -162,8 +180,7 @@ def _rates(
     jacobians: Float[Array, "n d d"],
 ) -> tuple[Float[Array, "n d"], Float[Array, "n d d"]]:
     """q̇ = v(q) and J̇ = Dv(q)J."""
-    v, slopes = grid.velocity(field, positions)
-    return v, slopes @ jacobians
+    return grid.rates(field, positions, jacobians)
 
 
 def _with_middles(
