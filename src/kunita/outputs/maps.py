@@ -45,6 +45,15 @@ STD_TOLERANCE = 0.01
 DETERMINANT_TOLERANCE = 2e-3
 """Errors that interpolation may add: mm, mm, 1."""
 
+IMAGE_EASE = 3.0
+"""Where images drive a registration, means and determinants may err by so many times as much, and
+standard deviations and FC by twice as much: radii from draws have a standard error of about 5 per
+cent. The nodes are then about as far apart as the promises below allow."""
+
+IMAGE_NODES_PER_SCALE = 5.5
+"""The velocity is a cubic spline there, which nodes that are farther apart do not follow: on lung
+CT they are refined to this in any case."""
+
 PROMISED_MEAN = 0.01
 PROMISED_FC = 0.01
 """What is promised of every voxel: mm, and relative to FC, which is small at the landmarks."""
@@ -84,10 +93,12 @@ class PullBack:
     Args:
         field: displacement from the alignment's answer to the true one, mm, in the other space.
         affine: (d + 1, d + 1), the alignment from the grid's space to the other.
+        tolerance: what the field was to err by at most, mm.
     """
 
     field: SmoothField
     affine: np.ndarray
+    tolerance: float = MEAN_TOLERANCE
 
     @property
     def grid(self) -> Grid:
@@ -97,7 +108,7 @@ class PullBack:
     def remarks(self) -> tuple[str, ...]:
         """What to say of a field that could not be made exact enough."""
         error = float(np.linalg.norm(self.field.error[: self.grid.dimension]))
-        if error <= MEAN_TOLERANCE * fineness(self.grid):
+        if error <= self.tolerance * fineness(self.grid):
             return ()
         return (
             f"the map varies faster than could be computed: interpolated, it errs by up to {error:.2g} mm",
@@ -215,11 +226,12 @@ def maps(
     grid = as_grid(reference)
     _check_dimension(reg, grid)
     back = np.linalg.inv(reg.posterior.affine)
-    spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
+    spacing = first_spacing(reg)
+    tolerances = _tolerances_of(reg)
     around = reg.evaluation.move(reg.moving_support)
     field = smooth_field(
         in_batches(lambda y: _everything(reg.evaluation, back, y)),
-        lambda exact: _tolerances(exact, grid.dimension, fineness(grid)),
+        lambda exact: _allowed(exact, grid.dimension, fineness(grid), tolerances),
         grid,
         spacing,
         around,
@@ -232,7 +244,42 @@ def maps(
     )
     checks = random_places(grid, around, spacing, seed=1)
     accuracy = _accuracy(field, checks, _everything(reg.evaluation, back, grid.world(checks)))
-    return Maps(PullBack(field, back), accuracy)
+    return Maps(PullBack(field, back, tolerances.mean), accuracy)
+
+
+def first_spacing(reg: Registration) -> float:
+    """The distance of nodes that an interpolation begins with, mm."""
+    shortest = min(length_scales(reg.kernel))
+    return shortest / (NODES_PER_SCALE if reg.images is None else IMAGE_NODES_PER_SCALE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerances:
+    """Errors that interpolation may add.
+
+    Args:
+        mean: of positions, mm.
+        std: of standard deviations, mm.
+        determinant: of the Jacobian.
+        fc: of FC, relative to it.
+    """
+
+    mean: float = MEAN_TOLERANCE
+    std: float = STD_TOLERANCE
+    determinant: float = DETERMINANT_TOLERANCE
+    fc: float = PROMISED_FC
+
+
+def _tolerances_of(reg: Registration) -> Tolerances:
+    """What is allowed, more where images drive a registration."""
+    if reg.images is None:
+        return Tolerances()
+    return Tolerances(
+        mean=IMAGE_EASE * MEAN_TOLERANCE,
+        std=2 * STD_TOLERANCE,
+        determinant=IMAGE_EASE * DETERMINANT_TOLERANCE,
+        fc=2 * PROMISED_FC,
+    )
 
 
 def faster_form(
@@ -275,20 +322,19 @@ def pull_back(
     posterior = reg.posterior
     affine = posterior.affine if inverse else np.linalg.inv(posterior.affine)
     displace = lambda map_, x: displacement(map_, x, affine, inverse=inverse)
-    tolerances = lambda exact: np.full_like(exact, MEAN_TOLERANCE * fineness(grid))
+    tolerance = _tolerances_of(reg).mean
     landmarks = reg.moving_support if inverse else reg.fixed_support
-    spacing = min(length_scales(reg.kernel)) / NODES_PER_SCALE
     exactly = in_batches(lambda x: displace(reg.evaluation, x))
     field = smooth_field(
         exactly,
-        tolerances,
+        lambda exact: np.full_like(exact, tolerance * fineness(grid)),
         grid,
-        spacing,
+        first_spacing(reg),
         landmarks,
         progress,
         faster=faster_form(posterior, displace),
     )
-    return PullBack(field, affine)
+    return PullBack(field, affine, tolerance)
 
 
 def displacement(
@@ -421,16 +467,18 @@ def _everything(map_: AnyEvaluation, back: np.ndarray, y: np.ndarray) -> np.ndar
     ]
 
 
-def _tolerances(exact: np.ndarray, d: int, share: float) -> np.ndarray:
+def _allowed(exact: np.ndarray, d: int, share: float, tolerances: Tolerances) -> np.ndarray:
     """Allowed errors; a covariance may err by what changes a standard deviation by its tolerance:
     δΛ = 2σδσ.
 
     And so that FC, whose logarithm is the last, errs by no more than promised.
     """
-    columns, allowed, std = _columns(d), np.empty_like(exact), share * STD_TOLERANCE
-    allowed[:, -1] = PROMISED_FC
-    allowed[:, columns.displacement] = share * MEAN_TOLERANCE
-    allowed[:, columns.determinant] = DETERMINANT_TOLERANCE
+    columns = _columns(d)
+    allowed = np.empty_like(exact)
+    std = share * tolerances.std
+    allowed[:, -1] = tolerances.fc
+    allowed[:, columns.displacement] = share * tolerances.mean
+    allowed[:, columns.determinant] = tolerances.determinant
     for part in (columns.covariance, columns.carried_back):
         allowed[:, part] = 2 * std * np.maximum(summarise("std", exact[:, part]), std)[:, None]
     return allowed

@@ -27,7 +27,7 @@ from kunita.outputs.dense import (
     smooth_field,
     spline_weights,
 )
-from kunita.outputs.maps import NODES_PER_SCALE, displacement, faster_form, in_batches
+from kunita.outputs.maps import displacement, faster_form, first_spacing, in_batches
 from kunita.record import AnyEvaluation, Registration
 
 TOLERANCE = 0.01
@@ -35,6 +35,10 @@ TOLERANCE = 0.01
 rest on splines."""
 
 SPLINE_SHARE = 0.1
+IMAGE_SPLINE_SHARE = 0.3
+"""Of the tolerance, what splines may err by. Where images drive a registration the velocity is a
+cubic spline, which others converge to slowly: a third of the nodes are then enough."""
+
 MOST_VECTORS = 20_000_000
 MARGIN = 3.0
 """Without an image the field covers the landmarks' box and this many length scales around it."""
@@ -119,6 +123,7 @@ def _composite(
     inverse: bool,
 ) -> CompositeTransform:
     tolerance = TOLERANCE * fineness(box)
+    share = SPLINE_SHARE if reg.images is None else IMAGE_SPLINE_SHARE
     box, d = upright(box), box.dimension
     affine = reg.posterior.affine if inverse else np.linalg.inv(reg.posterior.affine)
     back = np.linalg.inv(affine[:d, :d]).T
@@ -128,9 +133,9 @@ def _composite(
 
     field = smooth_field(
         in_batches(lambda x: displace(reg.evaluation, x)),
-        lambda exact: np.full_like(exact, SPLINE_SHARE * tolerance),
+        lambda exact: np.full_like(exact, share * tolerance),
         _divided(box, (FINE,) * d),
-        min(length_scales(reg.kernel)) / NODES_PER_SCALE,
+        first_spacing(reg),
         around,
         progress,
         between_voxels=True,
