@@ -28,6 +28,7 @@ from kunita.inference.sandwich import SandwichRatio, sandwich_ratio
 from kunita.inference.search import Progress
 from kunita.inference.trend import Alignment, generators
 from kunita.jaxrun.doors import on_one_blas_thread
+from kunita.jaxrun.memory import keeping_freed_memory
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide
 from kunita.observations.intensities import Intensities
@@ -113,6 +114,7 @@ def check_sides(images: GivenImages) -> Sides:
 
 
 @on_one_blas_thread
+@keeping_freed_memory
 def register_with_images(
     moving: Any,
     fixed: Any,
@@ -137,7 +139,7 @@ def register_with_images(
     with jax.enable_x64(True):
         reg = register_images(sides, setting, marked, listener)
     for remark in reg.warnings:
-        warnings.warn(remark, KunitaWarning, stacklevel=5)
+        warnings.warn(remark, KunitaWarning, stacklevel=6)
     return reg
 
 
