@@ -19,6 +19,7 @@ and can be asked at any point.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
@@ -32,6 +33,7 @@ from kunita.inference.lattice_model import (
     DenseSolver,
     Duals,
     LatticeModel,
+    Solved,
 )
 from kunita.inference.trend import Trend
 from kunita.jaxrun.doors import Array
@@ -102,12 +104,17 @@ class LatticePosterior:
         return FlowCovariance.by_gauss(grid, grid_flow.carry(grid, self.fields, points))
 
     def solve(self, forces: Duals) -> Duals:
-        """(I + MΛ)⁻¹g."""
+        """(I + MΛ)⁻¹g, one system by itself."""
+        return self._solve(forces, lattice_model.solve)
+
+    def solve_together(self, forces: Duals) -> Duals:
+        """The same in a block: for systems that do not nearly depend on each other, as draws."""
+        return self._solve(forces, lattice_model.solve_together)
+
+    def _solve(self, forces: Duals, method: Callable[..., Solved]) -> Duals:
         if self.dense is not None:
             return self.dense.solve(forces)
-        return lattice_model.solve_together(
-            self.model.system, forces, self.options.conjugate, self.deflation
-        ).dual
+        return method(self.model.system, forces, self.options.conjugate, self.deflation).dual
 
     @functools.cached_property
     def deflation(self) -> Deflation | None:
@@ -126,7 +133,7 @@ class LatticePosterior:
         """QH."""
         if not len(self.model.design):
             return self.model.design
-        return self.solve(self.model.information.product(self.model.design))
+        return self.solve_together(self.model.information.product(self.model.design))
 
     @functools.cached_property
     def alignment_covariance(self) -> Float[Array, "b b"]:
@@ -226,7 +233,7 @@ class LatticePosterior:
 
     def _respond(self, forces: Duals) -> tuple[Duals, Float[Array, "c b"]]:
         """L − QHβ and β."""
-        dual = self.solve(forces)
+        dual = self.solve_together(forces)
         pulled = np.einsum("bdn,cdn->cb", self.model.design, dual, dtype=np.float64)
         shift = pulled @ self.alignment_covariance
         held = np.tensordot(shift.astype(np.float32), self.explained_design, axes=1)
