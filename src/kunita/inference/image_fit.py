@@ -55,7 +55,8 @@ class ImageFitOptions:
         grid_spacing: of the velocity grid, over the shortest length scale.
         num_steps: of Runge and Kutta.
         onset: a scale is in force from the first level whose τ (in mm) is at most this share of it.
-        search: the steps.
+        search: the steps on all levels but the last.
+        last_search: the steps on the last level.
     """
 
     levels: tuple[PyramidLevel, ...]
@@ -64,6 +65,11 @@ class ImageFitOptions:
     num_steps: int = 2
     onset: float = 0.5
     search: SearchOptions = DEFAULT_SEARCH
+    last_search: SearchOptions = DEFAULT_SEARCH
+
+    def search_of(self, level: PyramidLevel) -> SearchOptions:
+        """The steps on a level."""
+        return self.last_search if level is self.levels[-1] else self.search
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,7 +114,7 @@ def _levels_of_planes(widths: list[float]) -> tuple[PyramidLevel, ...]:
 
 def _levels_of_volumes(widths: list[float]) -> tuple[PyramidLevel, ...]:
     coarse = [PyramidLevel(Smoothing(width, 1.5), iterations=3) for width in widths[:-1]]
-    last = PyramidLevel(Smoothing(widths[-1], 1.5), iterations=6, whitens=True)
+    last = PyramidLevel(Smoothing(widths[-1], 1.5), iterations=8, whitens=True)
     return (*coarse, last)
 
 
@@ -122,6 +128,10 @@ level of one voxel. On one of fourteen pairs of brains it collapsed to one there
 IN_PLANES = SearchOptions(conjugate=ConjugateOptions(tolerance=0.01, max_iterations=80), coarse=2.1)
 """Planes can afford more exact steps (Dice .730 against .726 on six tuning pairs)."""
 
+AT_LAST = SearchOptions(conjugate=ConjugateOptions(tolerance=0.02, max_iterations=80), coarse=2.1)
+"""In volumes the steps of the last level are nearly as exact. On lung CT, which was looked at with
+several settings, the mean error is 1.45 to 1.46 mm so, and 1.49 to 1.53 mm with rough steps."""
+
 
 def standard_options(dimension: int, levels: tuple[PyramidLevel, ...]) -> ImageFitOptions:
     """How images are fitted unless something else is asked for.
@@ -130,9 +140,16 @@ def standard_options(dimension: int, levels: tuple[PyramidLevel, ...]) -> ImageF
     """
     if dimension == 2:
         return ImageFitOptions(
-            levels, node_spacing=0.5, grid_spacing=0.6, num_steps=4, search=IN_PLANES
+            levels,
+            node_spacing=0.5,
+            grid_spacing=0.6,
+            num_steps=4,
+            search=IN_PLANES,
+            last_search=IN_PLANES,
         )
-    return ImageFitOptions(levels, node_spacing=0.7, grid_spacing=0.8, num_steps=2)
+    return ImageFitOptions(
+        levels, node_spacing=0.7, grid_spacing=0.8, num_steps=2, last_search=AT_LAST
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -171,10 +188,10 @@ def fit_images(
     path = VelocityPath.at_rest(grid, options.num_steps)
     alignment = task.alignment
     for number, level in enumerate(options.levels):
-        before = history[-1].decimation if history else 0.0
-        plan = _plan(task.pair, scales, level, options, before)
+        plan = _plan(task.pair, scales, level, options, history)
         features = task.pair.level(lattice, level.smoothing)
-        plain = LevelSearch(problem, features, plan, options.search, _shortest(scales))
+        steps = options.search_of(level)
+        plain = LevelSearch(problem, features, plan, steps, _shortest(scales))
         search, start = _begin(plain, path, alignment, whitens=level.whitens)
         state = search_level(search, start, number, note)
         path = state.path
@@ -206,10 +223,10 @@ def _begin(
     return whitened, whitened.evaluate(path, alignment)
 
 
-def _least_decimation(level: PyramidLevel, before: float) -> float:
-    """What f is at least on a level, given that of the level before."""
+def _least_decimation(level: PyramidLevel, history: list[ImageProgress]) -> float:
+    """What f is at least on a level, given the log of the levels before."""
     is_sharp = level.smoothing.width < 1
-    return KEPT_DECIMATION * before if is_sharp else 0.0
+    return KEPT_DECIMATION * history[-1].decimation if is_sharp and history else 0.0
 
 
 def _shortest(scales: Scales) -> float:
@@ -236,14 +253,14 @@ def _plan(
     scales: Scales,
     level: PyramidLevel,
     options: ImageFitOptions,
-    before: float,
+    history: list[ImageProgress],
 ) -> LevelPlan:
-    """What is done on a level; `before` is the decimation factor of the level before."""
+    """What is done on a level, given the log of the levels before."""
     lengths = tuple(length for _, length in scales)
     return LevelPlan(
         iterations=level.iterations,
         scales=tuple(_in_force(pair, lengths, level, options)),
-        least_decimation=_least_decimation(level, before),
+        least_decimation=_least_decimation(level, history),
     )
 
 

@@ -300,8 +300,7 @@ class LevelSearch:
             dense = DenseSolver.of(system)
             return lambda force: dense.solved(system, force)
         distance = self.options.coarse * system.flow.grid.shortest
-        chosen = self.level.view.lattice.subset(distance)
-        coarse = Deflation.of(system, chosen)
+        coarse = Deflation.at_informed(system, distance)
         return lambda force: lattice_model.solve(system, force, self.options.conjugate, coarse)
 
     def active(self, grid: grid_flow.VelocityGrid) -> grid_flow.VelocityGrid:

@@ -38,6 +38,10 @@ LOST = 0.02
 """A block whose true residual is above this share of the first one was lost to rounding, as may
 happen to a block that is nearly as large as the space. Its systems are then solved one by one."""
 
+LEAST_GAIN = 1.0
+"""A node takes part in a coarse space if images say more of it than so many times the prior. On
+lung CT, whose mask covers a third of the lattice, its matrix is then a seventh as large."""
+
 TOGETHER = 64
 """Displacements that are multiplied together: more need much memory."""
 
@@ -70,6 +74,11 @@ class SiteInformation:
         of_nodes = self.cells.product(x[..., :num_nodes])
         of_marks = np.einsum("nab,cbn->can", self.marks, x[..., num_nodes:])
         return np.concatenate([of_nodes, of_marks.astype(np.float32)], axis=-1)
+
+    @property
+    def whole(self) -> "SiteInformation":
+        """M itself, as `ProfiledInformation.whole` is."""
+        return self
 
     def node_precisions(self) -> Float[Array, " n"]:
         """About what the voxels around each node say of it along an axis, 1/mm²."""
@@ -547,6 +556,18 @@ class Deflation:
         inner = (moved @ product.T).astype(np.float64)
         scale = np.sqrt(np.diag(inner))
         return cls(sites, moved, product, scale, _factor_scaled(inner, scale))
+
+    @classmethod
+    def at_informed(cls, system: LatticeSystem, distance: float) -> "Deflation | None":
+        """The coarse space of nodes so far apart, of those that images say something of.
+
+        Of the others the prior decides, and conjugate gradients need no help. None without any.
+        """
+        information = system.information.whole
+        chosen = information.cells.lattice.subset(distance)
+        gains = information.node_precisions()[chosen] * system.flow.grid.variance
+        informed = chosen[gains > LEAST_GAIN]
+        return cls.of(system, informed) if len(informed) else None
 
     def coefficients(self, projections: Float[Array, "c k"]) -> Float[Array, "c k"]:
         """(ZᵀAZ)⁻¹y."""

@@ -42,9 +42,6 @@ FOR_DRAWS = ConjugateOptions(tolerance=0.004, max_iterations=60)
 """On lung CT the standard deviations are then within 0.5 per cent of those after more steps, in the
 mean."""
 
-LEAST_GAIN = 1.0
-"""A node takes part in the deflation if the images say more of it than so many times the prior."""
-
 
 @dataclasses.dataclass(frozen=True)
 class PosteriorOptions:
@@ -118,15 +115,9 @@ class LatticePosterior:
 
     @functools.cached_property
     def deflation(self) -> Deflation | None:
-        """The coarse nodes of the lattice that the images say something of, if there are any.
-
-        Of the others the prior decides, and conjugate gradients need no help.
-        """
-        grid = self.model.flow.grid
-        chosen = self.model.lattice.subset(self.options.coarse * grid.shortest)
-        gains = self.model.information.node_precisions()[chosen] * grid.variance
-        informed = chosen[gains > LEAST_GAIN]
-        return Deflation.of(self.model.system, informed) if len(informed) else None
+        """The coarse nodes of the lattice that the images say something of, if there are any."""
+        distance = self.options.coarse * self.model.flow.grid.shortest
+        return Deflation.at_informed(self.model.system, distance)
 
     @functools.cached_property
     def explained_design(self) -> Float[Array, "b d n"]:
@@ -232,7 +223,7 @@ class LatticePosterior:
         return np.stack(fields).reshape(shape), shift
 
     def _respond(self, forces: Duals) -> tuple[Duals, Float[Array, "c b"]]:
-        """L − QHβ and β."""
+        """What a draw responds with: l − QHβ and β."""
         dual = self.solve_together(forces)
         pulled = np.einsum("bdn,cdn->cb", self.model.design, dual, dtype=np.float64)
         shift = pulled @ self.alignment_covariance
