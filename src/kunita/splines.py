@@ -73,12 +73,11 @@ def natural_matrix(places: Float[Array, " k"], count: int) -> Float[Array, "k n"
 
 def separable(matrices: list[np.ndarray], values: Float[Array, "q ..."]) -> Float[Array, "q ..."]:
     """A matrix along each axis of space."""
-    product = values
-    num_axes = len(matrices)
-    for axis, matrix in enumerate(matrices):
-        if axis == num_axes - 1:
-            product = product @ matrix.T
-            continue
+    # The last axis is one product of two matrices; NumPy would make many small ones of it.
+    last = matrices[-1]
+    rows = values.reshape(-1, values.shape[-1]) @ last.T
+    product = rows.reshape(*values.shape[:-1], len(last))
+    for axis, matrix in enumerate(matrices[:-1]):
         shape = product.shape
         before = int(np.prod(shape[: axis + 1]))
         behind = int(np.prod(shape[axis + 2 :]))

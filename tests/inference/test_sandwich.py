@@ -85,9 +85,9 @@ def test_ratios_are_those_of_the_errors_of_the_estimate(made):
     everywhere = sandwich_ratios(posterior, draws, score, places, np.inf)
     near = sandwich_ratios(posterior, draws, score, places, sandwich.REACH * SCALE)
     # By chance: some 300 numbers are told, of which 1000 draws know √300/1000 of the excess.
-    np.testing.assert_allclose(everywhere, expected, rtol=0.04)
-    np.testing.assert_allclose(near, expected, rtol=0.04)
-    assert np.median(near) == pytest.approx(np.median(expected), rel=0.015)
+    np.testing.assert_allclose(everywhere, expected, rtol=0.06)
+    np.testing.assert_allclose(near, expected, rtol=0.06)
+    assert np.median(near) == pytest.approx(np.median(expected), rel=0.03)
 
 
 def test_a_score_as_claimed_has_the_ratio_one(made):

@@ -129,7 +129,9 @@ class LatticePosterior:
     @functools.cached_property
     def alignment_covariance(self) -> Float[Array, "b b"]:
         """A⁻¹ = (HᵀQH)⁻¹, mm²."""
-        explained = self.explained_design
+        return self._alignment_covariance(self.explained_design)
+
+    def _alignment_covariance(self, explained: Float[Array, "b d n"]) -> Float[Array, "b b"]:
         information = np.einsum("bdn,cdn->bc", self.model.design, explained, dtype=np.float64)
         return np.linalg.inv((information + information.T) / 2)
 
@@ -223,11 +225,18 @@ class LatticePosterior:
         return np.stack(fields).reshape(shape), shift
 
     def _respond(self, forces: Duals) -> tuple[Duals, Float[Array, "c b"]]:
-        """What a draw responds with: l − QHβ and β."""
-        dual = self.solve_together(forces)
-        pulled = np.einsum("bdn,cdn->cb", self.model.design, dual, dtype=np.float64)
-        shift = pulled @ self.alignment_covariance
-        held = np.tensordot(shift.astype(np.float32), self.explained_design, axes=1)
+        """What draws respond with: l − QHβ and β.
+
+        QH is found in the same block as l, which is cheaper than two.
+        """
+        design = self.model.design
+        of_design = self.model.information.product(design) if len(design) else design
+        solved = self.solve_together(np.concatenate([forces, of_design]))
+        dual = solved[: len(forces)]
+        explained = solved[len(forces) :]
+        pulled = np.einsum("bdn,cdn->cb", design, dual, dtype=np.float64)
+        shift = pulled @ self._alignment_covariance(explained)
+        held = np.tensordot(shift.astype(np.float32), explained, axes=1)
         return dual - held, shift
 
 
