@@ -30,6 +30,8 @@ class ImageRecord:
         is_prior_chosen: whether the evidence chose the kernel; else it was given, or a default.
         num_draws: from the posterior.
         monte_carlo_error: the relative standard error of a radius from these draws.
+        solve_residual: the largest relative residual of the linear systems behind these draws; 0
+            where they were factored.
         is_first_look: whether the finest level was left out, to be quick.
         sandwich_ratio: standard deviations as the residuals tell them over those that are claimed,
             at some places that images inform; None if there is none.
@@ -49,6 +51,7 @@ class ImageRecord:
     is_prior_chosen: bool
     num_draws: int
     monte_carlo_error: float
+    solve_residual: float = 0.0
     is_first_look: bool = False
     sandwich_ratio: SandwichRatio | None = None
 

@@ -438,6 +438,7 @@ def _image_record(
         is_prior_chosen=compared.setting.chooses_prior,
         num_draws=len(posterior.draws),
         monte_carlo_error=posterior.monte_carlo_error,
+        solve_residual=posterior.draws.residual,
         is_first_look=compared.setting.quick,
         sandwich_ratio=sandwich,
     )

@@ -61,6 +61,7 @@ def test_images_alone_make_a_result_without_landmarks(folder, ended):
     assert images["metric"] == "ssd"
     assert 0.5 < images["overlap"] <= 1
     assert 0 < images["monte_carlo_error"] <= 0.05
+    assert 0 <= images["solve_residual"] < 0.02
     ratio = images["sandwich_ratio"]
     assert 0.5 < ratio["low"] <= ratio["median"] <= ratio["high"] < 1.5
     written = {path.name for path in (folder / "result").iterdir()}

@@ -232,6 +232,13 @@ def test_draws_have_the_covariance_between_nodes_too(made, most_dense):
     assert np.all(np.abs(found - exact) < (4 * np.sqrt(2 / count) + 0.01) * scale)
 
 
+def test_draws_know_how_exactly_their_systems_were_solved(made):
+    assert posterior_of(made, most_dense=10_000).draws(4, key=0).residual == 0
+    by_products = posterior_of(made, most_dense=0)
+    residual = by_products.draws(4, key=0).residual
+    assert 0 < residual < 1e-4  # where single numbers end
+
+
 def test_the_evidence_is_that_of_a_gaussian_model(made):
     """Against log N of pseudo-data with the covariance Λ + M⁻¹, differences between two kernels.
 

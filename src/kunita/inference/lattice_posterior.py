@@ -19,7 +19,8 @@ and can be asked at any point.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -102,16 +103,17 @@ class LatticePosterior:
 
     def solve(self, forces: Duals) -> Duals:
         """(I + MΛ)⁻¹g, one system by itself."""
-        return self._solve(forces, lattice_model.solve)
+        return self._solve(forces, lattice_model.solve).duals
 
-    def solve_together(self, forces: Duals) -> Duals:
+    def solve_together(self, forces: Duals) -> "Answers":
         """The same in a block: for systems that do not nearly depend on each other, as draws."""
         return self._solve(forces, lattice_model.solve_together)
 
-    def _solve(self, forces: Duals, method: Callable[..., Solved]) -> Duals:
+    def _solve(self, forces: Duals, method: Callable[..., Solved]) -> "Answers":
         if self.dense is not None:
-            return self.dense.solve(forces)
-        return method(self.model.system, forces, self.options.conjugate, self.deflation).dual
+            return Answers(self.dense.solve(forces), residual=0.0)
+        found = method(self.model.system, forces, self.options.conjugate, self.deflation)
+        return Answers(found.dual, found.residual)
 
     @functools.cached_property
     def deflation(self) -> Deflation | None:
@@ -124,7 +126,7 @@ class LatticePosterior:
         """QH."""
         if not len(self.model.design):
             return self.model.design
-        return self.solve_together(self.model.information.product(self.model.design))
+        return self.solve_together(self.model.information.product(self.model.design)).duals
 
     @functools.cached_property
     def alignment_covariance(self) -> Float[Array, "b b"]:
@@ -196,18 +198,12 @@ class LatticePosterior:
             key: of the random numbers.
         """
         generator = np.random.default_rng(key)
-        fields = []
-        shifts = []
-        for first in range(0, count, self.options.batch):
-            size = min(self.options.batch, count - first)
-            found, shift = self._draw(generator, size)
-            fields.append(found)
-            shifts.append(shift)
-        return Draws(self.trend, np.concatenate(fields, axis=1), np.concatenate(shifts))
+        sizes = [
+            min(self.options.batch, count - first) for first in range(0, count, self.options.batch)
+        ]
+        return Draws.together([self._draw(generator, size) for size in sizes])
 
-    def _draw(
-        self, generator: np.random.Generator, count: int
-    ) -> tuple[Float[Array, "t c d *grid"], Float[Array, "c b"]]:
+    def _draw(self, generator: np.random.Generator, count: int) -> "Draws":
         """A few draws: velocities at every instant, and changes of the alignment."""
         flow = self.model.flow
         d, n = flow.psi.shape[2:]
@@ -218,26 +214,46 @@ class LatticePosterior:
             moved += flow.push_forward(drawn, instant)
             fields.append(drawn)
         noise = self.model.information.draw(generator, count)
-        dual, shift = self._respond(noise - self.model.information.product(moved))
-        for instant, weight in enumerate(flow.weights):
-            fields[instant] += weight * flow.grid.smooth_all(flow.pull_back(dual, instant))
-        shape = (len(fields), count, d, *flow.grid.shape)
-        return np.stack(fields).reshape(shape), shift
+        response = self._respond(noise - self.model.information.product(moved))
+        self._add_answers(fields, response.duals)
+        whole = np.stack(fields).reshape(len(fields), count, d, *flow.grid.shape)
+        return Draws(self.trend, whole, response.shifts, response.residual)
 
-    def _respond(self, forces: Duals) -> tuple[Duals, Float[Array, "c b"]]:
-        """What draws respond with: l − QHβ and β.
+    def _add_answers(self, fields: list[np.ndarray], duals: Duals) -> None:
+        """Add the velocities of Λ(z, C)l to those of draws from the prior, in place."""
+        flow = self.model.flow
+        for instant, weight in enumerate(flow.weights):
+            fields[instant] += weight * flow.grid.smooth_all(flow.pull_back(duals, instant))
+
+    def _respond(self, forces: Duals) -> "Response":
+        """What draws respond with.
 
         QH is found in the same block as l, which is cheaper than two.
         """
         design = self.model.design
         of_design = self.model.information.product(design) if len(design) else design
         solved = self.solve_together(np.concatenate([forces, of_design]))
-        dual = solved[: len(forces)]
-        explained = solved[len(forces) :]
+        dual = solved.duals[: len(forces)]
+        explained = solved.duals[len(forces) :]
         pulled = np.einsum("bdn,cdn->cb", design, dual, dtype=np.float64)
-        shift = pulled @ self._alignment_covariance(explained)
-        held = np.tensordot(shift.astype(np.float32), explained, axes=1)
-        return dual - held, shift
+        shifts = pulled @ self._alignment_covariance(explained)
+        held = np.tensordot(shifts.astype(np.float32), explained, axes=1)
+        return Response(dual - held, shifts, solved.residual)
+
+
+class Answers(NamedTuple):
+    """Solutions of linear systems, and the largest relative residual among them."""
+
+    duals: np.ndarray
+    residual: float
+
+
+class Response(NamedTuple):
+    """What draws respond with: l − QHβ and β, and the largest relative residual of a system."""
+
+    duals: np.ndarray
+    shifts: np.ndarray
+    residual: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -248,11 +264,24 @@ class Draws:
         trend: the directions of the alignment.
         fields: (t, s, d, *grid) velocities at every instant, quadrature weights included.
         shifts: (s, b) changes of the alignment.
+        residual: the largest relative residual of the linear systems behind them; 0 where these
+            were factored.
     """
 
     trend: Trend
     fields: np.ndarray
     shifts: np.ndarray
+    residual: float = 0.0
+
+    @classmethod
+    def together(cls, parts: Sequence["Draws"]) -> "Draws":
+        """All draws of some."""
+        return cls(
+            parts[0].trend,
+            np.concatenate([part.fields for part in parts], axis=1),
+            np.concatenate([part.shifts for part in parts]),
+            max(part.residual for part in parts),
+        )
 
     def __len__(self) -> int:
         return len(self.shifts)

@@ -207,6 +207,7 @@ def image_numbers(reg: Registration) -> Any:
         },
         "draws": images.num_draws,
         "monte_carlo_error": images.monte_carlo_error,
+        "solve_residual": images.solve_residual,
         "first_look": images.is_first_look,
         "unit": images.unit,
     }

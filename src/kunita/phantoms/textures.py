@@ -1,6 +1,7 @@
 """Pairs of textured images whose deformation is a draw from the prior, so that the truth is known."""
 
 import dataclasses
+import functools
 
 import numpy as np
 from scipy import ndimage
@@ -100,18 +101,33 @@ class TextureOptions:
 
 def texture_pair(options: TextureOptions, seed: int) -> TexturePair:
     """A pair of planes: M(x) = F(φ(x)) + noise, φ a draw from the prior."""
-    size = options.size
-    margin = int(5 * options.amplitude) + 8
+    clean = _clean_pair(options.size, options.amplitude, options.length_scale, seed)
+    rng = np.random.default_rng(seed + 20_000)
+    moving = clean.moving + _noise(rng, options.size, options.noise_of_moving, options)
+    fixed = clean.fixed + _noise(rng, options.size, options.noise_of_fixed, options)
+    return TexturePair(Image(moving, np.eye(3)), Image(fixed, np.eye(3)), clean.truth)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _CleanPair:
+    """A pair without noise."""
+
+    moving: np.ndarray
+    fixed: np.ndarray
+    truth: BrownianFlow
+
+
+@functools.lru_cache(maxsize=64)
+def _clean_pair(size: int, amplitude: float, length_scale: float, seed: int) -> _CleanPair:
+    """What pairs with all kinds of noise share; following the flow takes seconds."""
+    margin = int(5 * amplitude) + 8
     whole = texture(size + 2 * margin, seed)
-    truth = BrownianFlow.draw(options.amplitude, options.length_scale, 2, seed + 10_000)
+    truth = BrownianFlow.draw(amplitude, length_scale, 2, seed + 10_000)
     places = np.stack(np.meshgrid(*2 * (np.arange(size),), indexing="ij"), axis=-1)
     arrived = truth(places.reshape(-1, 2).astype(float)) + margin
     seen = ndimage.map_coordinates(whole, arrived.T, order=3, mode="mirror")
-    rng = np.random.default_rng(seed + 20_000)
-    moving = seen.reshape(size, size) + _noise(rng, size, options.noise_of_moving, options)
     inner = slice(margin, margin + size)
-    fixed = whole[inner, inner] + _noise(rng, size, options.noise_of_fixed, options)
-    return TexturePair(Image(moving, np.eye(3)), Image(fixed, np.eye(3)), truth)
+    return _CleanPair(seen.reshape(size, size), whole[inner, inner], truth)
 
 
 def _noise(rng: np.random.Generator, size: int, sd: float, options: TextureOptions) -> np.ndarray:
