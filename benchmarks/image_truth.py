@@ -18,7 +18,8 @@ several numbers all are run on the same pairs, and a table at the end says how m
 how many of these carried a warning.
 
 It prints a line for each pair, and for each condition the median and the worst over the pairs, both
-of the mean error and of the median error of a pair's points, the share of points inside their 50, 80 and 95 % regions with standard errors over the pairs, and CPU seconds.
+of the mean error and of the median error of a pair's points, the share of points inside their 50,
+80 and 95 % regions with standard errors over the pairs, and CPU seconds.
 Points whose true place lies outside the fixed image are left out: nothing was seen there.
 """
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from kunita.arguments import parser
 from kunita.errors import ExitStatus, KunitaError
+from kunita.jaxrun.memory import keep_freed_memory
 
 
 def entry() -> None:
@@ -23,6 +24,7 @@ def entry() -> None:
     gc.set_threshold(
         1_000_000
     )  # importing makes objects by the hundred thousand, and none of them is garbage
+    keep_freed_memory()
     status = main()
     if {"joblib", "matplotlib"} & sys.modules.keys():
         sys.exit(status)

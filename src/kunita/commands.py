@@ -173,8 +173,7 @@ def warp(args: Namespace) -> int:
     interpolation = "nearest" if args.nearest else "cubic" if args.cubic else "linear"
     with console.warnings(), console.progress() as tell:
         args.spacing = recorded_spacing(args.result, args.spacing)
-        grid = reference_grid(args, "moving" if args.inverse else "fixed")
-        check_dimension(args.reference or args.result, grid.dimension, reg.fixed.dimension)
+        grid = reference_grid(args, "moving" if args.inverse else "fixed", reg.fixed.dimension)
         image = image_in(args.image, args.spacing, reg.fixed.dimension)
         warn_of_the_other_space(args, image.grid, console)
         pulled = pull_back(reg, grid, inverse=args.inverse, progress=tell("evaluating the map"))
@@ -211,8 +210,7 @@ def uncertainty(args: Namespace) -> int:
     check_writable(args.out, overwrite=args.overwrite)
     with console.warnings(), console.progress() as tell:
         args.spacing = recorded_spacing(args.result, args.spacing)
-        grid = reference_grid(args, "fixed")
-        check_dimension(args.reference or args.result, grid.dimension, reg.fixed.dimension)
+        grid = reference_grid(args, "fixed", reg.fixed.dimension)
         found = maps(reg, grid, tell("evaluating the posterior"))
         for remark in found.remarks:
             console.warn(remark)

@@ -21,6 +21,8 @@ class ImageRecord:
         mutual_information: of the alignment that the search started from; NaN if it was given.
         num_starts: from which that alignment was searched; 0 if it was given.
         decimation: how many neighbouring voxels count as one.
+        noise_widths: over which noise was correlated by itself and was divided out, along the axes
+            of the moving image, mm; None where none was.
         mismatch: the share of the compared voxels around which the images do not match.
         mismatch_map: in moving space, at the voxels that were compared on the last level: the
             local standard deviation of the noise over the least one of its channel, the largest
@@ -54,6 +56,7 @@ class ImageRecord:
     solve_residual: float = 0.0
     is_first_look: bool = False
     sandwich_ratio: SandwichRatio | None = None
+    noise_widths: tuple[float, ...] | None = None
 
     @property
     def unit(self) -> str:

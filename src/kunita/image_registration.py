@@ -28,7 +28,6 @@ from kunita.inference.sandwich import SandwichRatio, sandwich_ratio
 from kunita.inference.search import Progress
 from kunita.inference.trend import Alignment, generators
 from kunita.jaxrun.doors import on_one_blas_thread
-from kunita.jaxrun.memory import keeping_freed_memory
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide
 from kunita.observations.intensities import Intensities
@@ -114,7 +113,6 @@ def check_sides(images: GivenImages) -> Sides:
 
 
 @on_one_blas_thread
-@keeping_freed_memory
 def register_with_images(
     moving: Any,
     fixed: Any,
@@ -139,7 +137,7 @@ def register_with_images(
     with jax.enable_x64(True):
         reg = register_images(sides, setting, marked, listener)
     for remark in reg.warnings:
-        warnings.warn(remark, KunitaWarning, stacklevel=6)
+        warnings.warn(remark, KunitaWarning, stacklevel=5)
     return reg
 
 
@@ -439,6 +437,7 @@ def _image_record(
         num_draws=len(posterior.draws),
         monte_carlo_error=posterior.monte_carlo_error,
         solve_residual=posterior.draws.residual,
+        noise_widths=_noise_widths(fit),
         is_first_look=compared.setting.quick,
         sandwich_ratio=sandwich,
     )
@@ -459,6 +458,14 @@ def _relation(task: ImageTask, fit: ImageFit, start: Prealignment) -> Relation:
     )
     is_searched = start.num_starts > 0
     return relation(task.pair, fit.lattice, aligned, arrived, is_searched=is_searched)
+
+
+def _noise_widths(fit: ImageFit) -> tuple[float, ...] | None:
+    """Over which noise was correlated by itself, mm; None where nothing was divided out."""
+    level = fit.search.level
+    if level.whitening is None:
+        return None
+    return tuple((level.whitening.widths * level.spacing).tolist())
 
 
 def _mismatch_map(fit: ImageFit, noise: ImageNoise) -> Image:
@@ -598,7 +605,9 @@ def _worst_place(images: ImageRecord) -> str:
     mismatch = images.mismatch_map
     worst = np.unravel_index(np.nanargmax(mismatch.data), mismatch.grid.shape)
     place = mismatch.grid.world(np.array([worst], dtype=float))[0]
-    return f"({', '.join(f'{along:.0f}' for along in place)}) {images.unit}"
+    decimals = max(0, int(np.ceil(-np.log10(mismatch.grid.spacing.min()))))
+    rounded = np.round(place, decimals) + 0.0  # no minus zero
+    return f"({', '.join(f'{along:.{decimals}f}' for along in rounded)}) {images.unit}"
 
 
 def _open_remarks(task: ImageTask, kind: str) -> Iterator[str]:

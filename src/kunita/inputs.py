@@ -155,18 +155,23 @@ def read_targets(args: Namespace, dimension: int) -> Landmarks | Mesh | Streamli
     return targets
 
 
-def grid_of(image: Path, spacing: Any) -> Grid:
-    """The grid of an image; a spacing is for pictures, a volume states its own."""
+def grid_of(image: Path, spacing: Any, dimension: int | None = None) -> Grid:
+    """The grid of an image; a spacing is for pictures, a volume states its own.
+
+    A volume of one slice is a plane where two dimensions are asked for.
+    """
     grid = read_grid(image)
+    if dimension == 2 and grid.dimension == 3:
+        return as_plane(read_image(image)).grid
     return (
         read_grid(image, spacing=spacing) if spacing is not None and grid.dimension == 2 else grid
     )
 
 
-def reference_grid(args: Namespace, side: str) -> Grid:
+def reference_grid(args: Namespace, side: str, dimension: int) -> Grid:
     """The grid that a map is on: the reference's, or that of the image that was registered."""
     grid = (
-        grid_of(args.reference, args.spacing)
+        grid_of(args.reference, args.spacing, dimension)
         if args.reference
         else recorded_grid(args.result, side)
     )
@@ -174,6 +179,7 @@ def reference_grid(args: Namespace, side: str) -> Grid:
         raise ArgumentError(
             f"--reference: needed, since {args.result} was registered without a {side} image"
         )
+    check_dimension(args.reference or args.result, grid.dimension, dimension)
     return grid
 
 

@@ -27,7 +27,6 @@ from kunita.io.target_files import write_targets
 from kunita.io.transform_files import write_transform
 from kunita.io.writing import complete
 from kunita.jaxrun.doors import on_one_blas_thread
-from kunita.jaxrun.memory import keeping_freed_memory
 from kunita.jaxrun.threads import in_order
 from kunita.outputs import labels as label_maps
 from kunita.outputs.carry import carry_geometry, carry_landmarks
@@ -168,7 +167,6 @@ def _point_names(request: Request, dimension: int) -> tuple[str, ...]:
 
 
 @on_one_blas_thread
-@keeping_freed_memory
 def write_results(
     reg: Registration,
     request: Request,

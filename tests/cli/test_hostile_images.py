@@ -174,6 +174,11 @@ def test_an_image_of_one_slice_can_be_warped_by_the_registration_of_another(fold
     again = kunita.read_image(tmp_path / "warped.tif").data
     first = kunita.read_image(tmp_path / "out" / "warped.tif").data
     assert again == pytest.approx(first, abs=1e-3)
+    onto = ("--reference", images[1], "--overwrite")
+    ended = kunita_command(
+        "warp", tmp_path / "out", images[0], "--out", tmp_path / "warped.tif", *onto
+    )
+    assert ended.status == 0, ended.err
 
 
 def test_arrays_are_refused_with_a_hint():

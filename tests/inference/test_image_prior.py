@@ -104,3 +104,22 @@ def test_a_scale_in_doubt_stays_within_the_limits():
     top = ((1.0, 4.05),)
     ((_, length),) = most_flexible(Hill(top, 1.0).log_evidence, top, LIMITS, EvidenceOptions())
     assert length >= 4.0
+
+
+def test_a_long_scale_in_doubt_becomes_shorter_although_the_short_one_cannot():
+    top = ((6.0, 40.0), (1.0, 4.0))
+    (_, long), (_, short) = most_flexible(
+        Hill(top, 0.1).log_evidence, top, LIMITS, EvidenceOptions()
+    )
+    assert short == 4.0
+    assert long == pytest.approx(40 * np.exp(-0.2), rel=0.03)
+
+
+def test_the_fit_that_priors_are_compared_around_is_not_whitened():
+    only = standard_levels(3, 20)
+    assert len(only) == 1
+    assert only[0].whitens
+    assert not any(level.whitens for level in image_prior._rough_levels(only))
+    assert (
+        len(image_prior._rough_levels(standard_levels(2, 128))) == len(standard_levels(2, 128)) - 1
+    )

@@ -14,6 +14,7 @@ from kunita.phantoms.textures import TextureOptions, texture_pair
 
 SHAPE = (96, 80)
 TAU = np.array([0.7, 0.7])
+LONG = np.array([40.0, 40.0])
 
 
 def noise(widths, seed=0, shape=SHAPE):
@@ -37,7 +38,7 @@ def test_the_width_of_the_noise_is_found(widths):
 
 def test_white_noise_is_left_alone():
     residual, counts = everywhere(noise((0, 0)))
-    assert whitening_of(residual, counts, SHAPE, TAU) is None
+    assert whitening_of(residual, counts, SHAPE, TAU, LONG) is None
 
 
 def test_what_does_not_count_says_nothing_of_the_width():
@@ -45,13 +46,13 @@ def test_what_does_not_count_says_nothing_of_the_width():
     counts = np.ones(SHAPE, np.float32)
     values[:, 40:] = ndimage.gaussian_filter(values[:, 40:], 3)
     counts[:, 40:] = 0
-    assert whitening_of(values.reshape(-1, 1), counts.ravel(), SHAPE, TAU) is None
+    assert whitening_of(values.reshape(-1, 1), counts.ravel(), SHAPE, TAU, LONG) is None
 
 
 def test_after_the_filter_little_of_the_width_is_left():
     """What is left is that of the frequencies which ε keeps from being amplified."""
     residual, counts = everywhere(noise((1.2, 1.2)))
-    filtered = whitening_of(residual, counts, SHAPE, TAU)(residual)
+    filtered = whitening_of(residual, counts, SHAPE, TAU, LONG)(residual)
     left = excess_widths(filtered, counts, SHAPE, TAU)
     assert np.all(left < 0.55 * 1.2)
 
@@ -80,6 +81,15 @@ def test_a_smooth_displacement_passes_through_the_filter():
     inner[16:-16, 16:-16] = True
     differences = (together - apart)[inner.ravel()]
     assert np.std(differences) < 0.06 * np.std(apart[inner.ravel()])
+
+
+def test_what_is_correlated_over_much_of_a_length_scale_is_not_taken_for_noise():
+    """A bias field, or a misfit: displacements would not pass through a filter as wide."""
+    smooth = ndimage.gaussian_filter(np.random.default_rng(3).normal(size=SHAPE), 8, mode="wrap")
+    residual, counts = everywhere(noise((0, 0)) + (3 * smooth / smooth.std()).astype(np.float32))
+    shortest = np.array([12.0, 9.0])
+    assert excess_widths(residual, counts, SHAPE, TAU).min() > 2
+    assert whitening_of(residual, counts, SHAPE, TAU, shortest).widths == pytest.approx([2, 1.5])
 
 
 def mean_error(pair):

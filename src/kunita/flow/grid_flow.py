@@ -280,9 +280,12 @@ class FlowCovariance:
         """Λx."""
         total = np.zeros_like(dual)
         for instant, weight in enumerate(self.weights):
-            fields = self.grid.smooth_all(self.pull_back(dual, instant))
-            total += weight * self.push_forward(fields, instant)
+            total += weight * self.push_forward(self.velocities(dual, instant), instant)
         return total
+
+    def velocities(self, dual: Float[Array, "c d n"], instant: int) -> Fields:
+        """kβᵀΨᵀx: the velocities that forces on the points make at one instant."""
+        return self.grid.smooth_all(self.pull_back(dual, instant))
 
     def columns(self, chosen: Int[Array, " k"]) -> Float[Array, "kd d n"]:
         """Λ(x, c) of some of the points c, the axes of c before the points."""

@@ -152,6 +152,15 @@ class ScaleLimits:
             found.append((steepness * inside, inside))
         return tuple(found)
 
+    def shortened(self, scales: Scales, factor: float) -> Scales:
+        """Scales with their lengths times a factor, but for those that would then be too short."""
+        found = []
+        for place, (amplitude, length) in enumerate(scales):
+            rank = len(scales) - 1 - place
+            least = min(self.shortest * APART**rank, length)
+            found.append((amplitude, max(factor * length, least)))
+        return tuple(found)
+
     def allow(self, scales: Scales) -> bool:
         """Whether all scales are within the limits, and the longest comes first."""
         amplitudes, lengths = np.array(scales).T
@@ -218,11 +227,12 @@ def most_flexible(
     """
     least = log_evidence(best) - options.doubt
     chosen = best
-    while True:
-        shorter = tuple((amplitude, options.shortening * length) for amplitude, length in chosen)
-        if not limits.allow(shorter) or log_evidence(shorter) < least:
-            return chosen
+    for _ in range(options.most):
+        shorter = limits.shortened(chosen, options.shortening)
+        if shorter == chosen or log_evidence(shorter) < least:
+            break
         chosen = shorter
+    return chosen
 
 
 def _gaussians(points: Float[Array, "n d"], scales: Scales) -> Float[Array, "n n"]:

@@ -38,11 +38,13 @@ class PyramidLevel:
         smoothing: of the images.
         iterations: at most.
         whitens: whether noise that is correlated by itself is divided out.
+        search: the steps.
     """
 
     smoothing: Smoothing
     iterations: int
     whitens: bool = False
+    search: SearchOptions = DEFAULT_SEARCH
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +57,6 @@ class ImageFitOptions:
         grid_spacing: of the velocity grid, over the shortest length scale.
         num_steps: of Runge and Kutta.
         onset: a scale is in force from the first level whose τ (in mm) is at most this share of it.
-        search: the steps on all levels but the last.
-        last_search: the steps on the last level.
     """
 
     levels: tuple[PyramidLevel, ...]
@@ -64,12 +64,6 @@ class ImageFitOptions:
     grid_spacing: float = 0.6
     num_steps: int = 2
     onset: float = 0.5
-    search: SearchOptions = DEFAULT_SEARCH
-    last_search: SearchOptions = DEFAULT_SEARCH
-
-    def search_of(self, level: PyramidLevel) -> SearchOptions:
-        """The steps on a level."""
-        return self.last_search if level is self.levels[-1] else self.search
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,14 +101,18 @@ def standard_levels(dimension: int, num_voxels: int) -> tuple[PyramidLevel, ...]
 
 
 def _levels_of_planes(widths: list[float]) -> tuple[PyramidLevel, ...]:
-    smooth = [PyramidLevel(Smoothing(width, 0.5), iterations=4) for width in widths]
-    last = PyramidLevel(Smoothing(SHARPEST, 1.0), iterations=10, whitens=True)
+    smooth = [
+        PyramidLevel(Smoothing(width, 0.5), iterations=4, search=IN_PLANES) for width in widths
+    ]
+    sharpest = Smoothing(SHARPEST, 1.0)
+    last = PyramidLevel(sharpest, iterations=10, whitens=True, search=IN_PLANES)
     return (*smooth, last)
 
 
 def _levels_of_volumes(widths: list[float]) -> tuple[PyramidLevel, ...]:
     coarse = [PyramidLevel(Smoothing(width, 1.5), iterations=3) for width in widths[:-1]]
-    last = PyramidLevel(Smoothing(widths[-1], 1.5), iterations=8, whitens=True)
+    finest = Smoothing(widths[-1], 1.5)
+    last = PyramidLevel(finest, iterations=8, whitens=True, search=AT_LAST)
     return (*coarse, last)
 
 
@@ -139,17 +137,8 @@ def standard_options(dimension: int, levels: tuple[PyramidLevel, ...]) -> ImageF
     In 3-D nodes are farther apart and time steps longer, which takes a fraction of the time.
     """
     if dimension == 2:
-        return ImageFitOptions(
-            levels,
-            node_spacing=0.5,
-            grid_spacing=0.6,
-            num_steps=4,
-            search=IN_PLANES,
-            last_search=IN_PLANES,
-        )
-    return ImageFitOptions(
-        levels, node_spacing=0.7, grid_spacing=0.8, num_steps=2, last_search=AT_LAST
-    )
+        return ImageFitOptions(levels, node_spacing=0.5, grid_spacing=0.6, num_steps=4)
+    return ImageFitOptions(levels, node_spacing=0.7, grid_spacing=0.8, num_steps=2)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,8 +179,7 @@ def fit_images(
     for number, level in enumerate(options.levels):
         plan = _plan(task.pair, scales, level, options, history)
         features = task.pair.level(lattice, level.smoothing)
-        steps = options.search_of(level)
-        plain = LevelSearch(problem, features, plan, steps, _shortest(scales))
+        plain = LevelSearch(problem, features, plan, level.search, _shortest(scales))
         search, start = _begin(plain, path, alignment, whitens=level.whitens)
         state = search_level(search, start, number, note)
         path = state.path
@@ -216,7 +204,7 @@ def _begin(
     start = search.evaluate(path, alignment)
     if not whitens:
         return search, start
-    features = search.level.whitened(start.compared)
+    features = search.level.whitened(start.compared, search.shortest)
     if features.whitening is None:
         return search, start
     whitened = search.on(features)

@@ -89,17 +89,22 @@ def choose_scales(task: ImageTask, options: ImageFitOptions) -> Scales:
     """
     pair = task.pair
     scales = default_scales(pair)
-    rough = dataclasses.replace(options, levels=options.levels[:-1] or options.levels)
+    rough = dataclasses.replace(options, levels=_rough_levels(options.levels))
     fit = fit_images(task, scales, rough, lambda line: None)
     spacing = rough.node_spacing * scales[-1][1]
     joint = JointEvidence(tuple(_blocks(task, fit, rough.levels[-1], spacing))).log_evidence
     limits = _limits(pair, options.node_spacing)
-    options_of_search = EvidenceOptions()
-    best, of_best = best_scales(joint, scales, limits, options_of_search)
+    search = EvidenceOptions()
+    best, of_best = best_scales(joint, scales, limits, search)
     if pair.moving.dimension == 2:
-        single, of_single = best_scales(joint, scales[:1], limits, options_of_search)
+        single, of_single = best_scales(joint, scales[:1], limits, search)
         best = best if of_best > of_single + WORTH_A_SCALE else single
-    return most_flexible(joint, best, limits, options_of_search)
+    return most_flexible(joint, best, limits, search)
+
+
+def _rough_levels(levels: tuple[PyramidLevel, ...]) -> tuple[PyramidLevel, ...]:
+    """All but the finest, or the only one; none whitens, as the blocks are not whitened either."""
+    return tuple(dataclasses.replace(level, whitens=False) for level in levels[:-1] or levels)
 
 
 def _limits(pair: ImagePair, node_spacing: float) -> ScaleLimits:

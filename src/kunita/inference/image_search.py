@@ -447,7 +447,8 @@ def _shorten(
         rest = 1 - share
         norm2 = rest**2 * own + 2 * share * rest * cross + share**2 * theirs
         # Voxels enter and leave the fixed image and its mask. Both energies are of those that are
-        # inside before and after, so that neither leaving nor entering pays.
+        # inside before and after, so that neither leaving nor entering pays. (On a whitened level
+        # one that leaves still changes its neighbours' filtered residuals a little.)
         common = state.compared.counts * new.compared.counts
         before = state.energy(noise, own, common)
         if common.any() and new.energy(noise, norm2, common) < before:

@@ -35,8 +35,8 @@ DEPENDENT = 1e-6
 """Eigenvalues of correlations below this, relative to the largest, are rounding."""
 
 LOST = 0.02
-"""A block whose true residual is above this share of the first one was lost to rounding, as may
-happen to a block that is nearly as large as the space. Its systems are then solved one by one."""
+"""Where the true residual of a block is above this share of the first one, its systems are solved
+one by one as well. Rounding may spoil a block that is nearly as large as the space."""
 
 LEAST_GAIN = 1.0
 """A node takes part in a coarse space if images say more of it than so many times the prior. On
@@ -82,9 +82,9 @@ class SiteInformation:
 
     def node_precisions(self) -> Float[Array, " n"]:
         """About what the voxels around each node say of it along an axis, 1/mm²."""
-        d = self.marks.shape[-1]
-        traces = np.einsum("aac->c", self.cells.cells)
-        return self.cells.view.gather(traces[None])[0] / d
+        cells = self.cells.cells
+        means = np.einsum("aac->c", cells) / len(cells)
+        return self.cells.view.gather(means[None])[0]
 
     def matrix(self) -> Float[Array, "k k"]:
         """M as a matrix, in double precision."""
@@ -438,9 +438,11 @@ def solve_together(
     combinations of an orthonormal basis, so that they may become dependent (Dubrulle, Retooling the
     method of block conjugate gradients, 2001):
 
-        X ← X + C ξ P,    Q′ζ = Q − ξTP,    C ← Cζ,    P ← Q′ + ζᵀP,    ξ = ⟨P, TP⟩⁻¹,
+        X ← X + C ξ P,    ζQ′ = Q − ξTP,    C ← Cζ,    P ← Q′ + ζᵀP,    ξ = ⟨P, TP⟩⁻¹,
 
-    with T = I + MΛ, and systems in rows. The residual that is reported is the true one.
+    with T = I + MΛ, and systems in rows. The residual that is reported is the true one, of the
+    duals. Where it is large, the systems are solved one by one as well, and the better answer is
+    taken.
 
     Args:
         system: Λ and M.
@@ -458,12 +460,26 @@ def solve_together(
         num_iterations += 1
         is_cleaned = num_iterations % CLEANED == 0
         block = _next_block(system, block, coarse, is_cleaned=is_cleaned)
-    found = block.found
+    together = _as_solved(system, force, block.found.dual, num_iterations, first)
+    if together.residual < LOST:
+        return together
+    alone = solve(system, force, options, coarse)
+    return min(together, alone, key=lambda solved: solved.residual)
+
+
+def _as_solved(
+    system: LatticeSystem,
+    force: Duals,
+    dual: Duals,
+    num_iterations: int,
+    first: Float[Array, " c"],
+) -> Solved:
+    """Duals as a solution, with their true residual; infinite if they are not finite."""
+    found = system.covaried(dual)
     rest = system.covaried(force - system.applied(found))
     residual = float(np.sqrt(np.max(_ratios(rest.square(), first))))
-    if not residual < LOST:
-        return solve(system, force, options, coarse)
-    return Solved(found.dual, found.moved, num_iterations, residual)
+    true = residual if np.isfinite(residual) else np.inf
+    return Solved(found.dual, found.moved, num_iterations, true)
 
 
 def _next_block(
@@ -486,12 +502,15 @@ def _next_block(
 def _orthonormal(vectors: Vector) -> tuple[Vector, Float[Array, "c c"]]:
     """Q and A with x = AQ and ⟨Q, Q⟩ = I; what vectors depend on each other by is zero in Q."""
     inner = _grams(vectors.dual, vectors.moved)
-    scale = np.sqrt(np.maximum(np.diag(inner), TINY))
+    # Squares that are rounding, zero or even negative, belong to vectors that are nothing.
+    squares = np.diag(inner)
+    is_there = squares > DEPENDENT**2 * squares.max(initial=TINY)
+    scale = np.sqrt(np.where(is_there, squares, np.inf))
     values, axes = np.linalg.eigh(inner / np.outer(scale, scale))
-    is_kept = values > DEPENDENT * values[-1]
+    is_kept = values > DEPENDENT * max(values[-1], TINY)
     roots = np.sqrt(np.where(is_kept, values, 1.0))
     kept_axes = axes * is_kept
-    outwards = scale[:, None] * kept_axes * roots
+    outwards = np.where(is_there, scale, 0.0)[:, None] * kept_axes * roots
     inwards = (kept_axes / roots).T / scale
     return _combined(inwards, vectors), outwards
 
@@ -577,9 +596,8 @@ class Deflation:
 
     def forces(self, coefficients: Float[Array, "c k"], like: Duals) -> Duals:
         """Ec."""
-        d = like.shape[1]
         forces = np.zeros_like(like)
-        forces[:, :, self.sites] = coefficients.reshape(len(coefficients), d, -1)
+        forces[:, :, self.sites] = coefficients.reshape(len(like), like.shape[1], -1)
         return forces
 
     def project(self, rest: Duals) -> "Vector":

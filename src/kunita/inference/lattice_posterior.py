@@ -223,7 +223,7 @@ class LatticePosterior:
         """Add the velocities of Λ(z, C)l to those of draws from the prior, in place."""
         flow = self.model.flow
         for instant, weight in enumerate(flow.weights):
-            fields[instant] += weight * flow.grid.smooth_all(flow.pull_back(duals, instant))
+            fields[instant] += weight * flow.velocities(duals, instant)
 
     def _respond(self, forces: Duals) -> "Response":
         """What draws respond with.

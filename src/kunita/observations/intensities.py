@@ -169,10 +169,20 @@ class IntensityLevel:
         )
         return compared if self.whitening is None else compared.filtered(self.whitening)
 
-    def whitened(self, compared: Comparison) -> "IntensityLevel":
-        """The level with the filter that its residuals ask for."""
-        smoothing = self.smoothing / self.spacing
-        found = whitening_of(compared.residual, compared.counts, self.view.shape, smoothing)
+    def whitened(self, compared: Comparison, shortest: float) -> "IntensityLevel":
+        """The level with the filter that its residuals ask for.
+
+        Args:
+            compared: its residuals.
+            shortest: length scale of the displacements, mm.
+        """
+        found = whitening_of(
+            compared.residual,
+            compared.counts,
+            self.view.shape,
+            self.smoothing / self.spacing,
+            shortest / self.spacing,
+        )
         return dataclasses.replace(self, whitening=found)
 
 
@@ -250,7 +260,7 @@ class Intensities(AbstractObservations):
 
     @property
     def noise_sd(self) -> Scalar:
-        """(Σ w|∇M|²/nd)^(−½): of a node along a typical direction, if all were told alike, mm."""
+        """(Σ w|∇M|²/nd)^(−½), mm: of a node along a typical direction, all informed alike."""
         squares = np.sum(self.level.slopes**2, axis=2)
         weights = self.noise.weights * self.level.counts[:, None]
         total = np.sum(weights * squares, dtype=np.float64)

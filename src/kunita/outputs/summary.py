@@ -197,6 +197,7 @@ def image_numbers(reg: Registration) -> Any:
         "nodes": nodes,
         "node_spacing_mm": spacing,
         "decimation": images.decimation,
+        "noise_widths_mm": images.noise_widths and list(images.noise_widths),
         "sandwich_ratio": images.sandwich_ratio and dataclasses.asdict(images.sandwich_ratio),
         "mismatch": images.mismatch,
         "relation": {

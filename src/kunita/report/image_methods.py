@@ -64,7 +64,19 @@ def _comparison(document: Any) -> str:
         f"voxels were condensed on a lattice of {images['nodes']} nodes, "
         f"{length(images['node_spacing_mm'])} apart, by cubic splines. As neighbouring residuals "
         f"are correlated, {images['decimation']:.1f} voxels counted as one "
-        f"(decimation).{_sandwich(images)}{_masks(document)}"
+        f"(decimation).{_noise_widths(images)}{_sandwich(images)}{_masks(document)}"
+    )
+
+
+def _noise_widths(images: Any) -> str:
+    """That noise which was correlated by itself was divided out."""
+    widths = images["noise_widths_mm"]
+    if not widths:
+        return ""
+    along = ", ".join(f"{width:.2g}" for width in widths)
+    return (
+        " The noise was itself correlated, as by Gaussians of the widths "
+        f"{along} {images['unit']} along the voxel axes, which was divided out."
     )
 
 
