@@ -5,12 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy import ndimage
+from scipy.interpolate import RegularGridInterpolator
 from scipy.stats import chi2
 
 import kunita
 from kunita import image_registration
 from kunita.errors import ArgumentError, ImageError, LandmarkError
 from kunita.inference.sandwich import SandwichRatio
+from kunita.outputs import maps
+from kunita.outputs.transforms import inverse_transform
 from kunita.phantoms.textures import TextureOptions, texture_pair
 
 SMALL = TextureOptions(size=64, amplitude=3.0, length_scale=16.0)
@@ -385,3 +388,22 @@ def test_colours_and_single_slices_become_grey_planes(pair):
     other = dataclasses.replace(pair, moving=colours, fixed=slice_of_volume)
     miss, _ = errors(registered(other), pair, inner_points(20))
     assert np.linalg.norm(miss, axis=1).mean() < 0.3
+
+
+def test_transforms_for_other_programs_are_within_a_twentieth_of_a_voxel(reg):
+    found = inverse_transform(reg, reg.images.moving_grid)
+    assert found.good
+    assert found.tolerance_mm == pytest.approx(0.05 * reg.images.moving_grid.spacing.min())
+    last = np.array(reg.images.moving_grid.shape) - 1.0
+    points = np.random.default_rng(5).uniform(0, last, size=(400, 2))
+    axes = [np.arange(count) for count in found.grid.shape]
+    bent = RegularGridInterpolator(axes, found.displacement)(found.grid.index(points))
+    arrived = (points + bent) @ found.affine[:2, :2].T + found.affine[:2, 2]
+    errors = np.linalg.norm(arrived - reg.posterior.move(points), axis=1)
+    assert errors.max() <= found.tolerance_mm
+
+
+def test_maps_are_as_good_as_promised(reg):
+    found = maps.maps(reg, reg.images.fixed_grid)
+    assert found.accuracy.kept
+    assert found.accuracy.promised_fc < 2 * reg.images.monte_carlo_error

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from kunita.flow import grid_flow
 from kunita.flow.grid_flow import FlowCovariance
@@ -107,6 +108,31 @@ def test_deflation_gives_the_same_answer_in_fewer_steps(made):
     deflated = lattice_model.solve(made.model.system, force, options, coarse)
     np.testing.assert_allclose(deflated.moved, plain.moved, atol=5e-3 * np.abs(plain.moved).max())
     assert deflated.num_iterations < plain.num_iterations
+
+
+def test_the_coarse_space_has_only_nodes_that_images_inform(made):
+    lattice = made.model.information.cells.lattice
+    everywhere = Deflation.at_informed(made.model.system, 32.0)
+    np.testing.assert_array_equal(everywhere.sites, lattice.subset(32.0))
+    cells = np.array(made.model.information.cells.cells)
+    half = cells.reshape(2, 2, *(len(axis.cells) for axis in lattice.axes))
+    half[:, :, : half.shape[2] // 2] = 0
+    seen = SiteInformation(CellInformation(lattice, cells), made.model.information.marks)
+    some = Deflation.at_informed(LatticeSystem(made.model.flow, seen), 32.0)
+    assert 0 < len(some.sites) < len(everywhere.sites)
+    assert lattice.nodes[some.sites, 0].min() > 10
+    blank = SiteInformation(CellInformation(lattice, 0 * cells), made.model.information.marks)
+    assert Deflation.at_informed(LatticeSystem(made.model.flow, blank), 32.0) is None
+
+
+def test_a_matrix_that_rounding_made_indefinite_is_still_factored():
+    rng = np.random.default_rng(0)
+    turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
+    spoiled = turn @ np.diag([1e8, 1e3, 1.0, 1.0, -0.5, 0.2]) @ turn.T
+    factor = lattice_model._factor_above_one(spoiled)
+    found = scipy.linalg.cho_solve(factor, np.eye(6))
+    expected = turn @ np.diag([1e-8, 1e-3, 1.0, 1.0, 1.0, 1.0]) @ turn.T
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_a_block_solves_every_system_in_fewer_steps(made):

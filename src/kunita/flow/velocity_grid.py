@@ -37,8 +37,8 @@ class VelocityGrid:
         spacing: between its points along each axis, mm.
         shape: how many points it has along each axis.
         amplitudes, length_scales: of the Gaussian scales, mm.
-        is_quick: whether small matrices are multiplied in a loop of ours, which rounds otherwise
-            than NumPy. A search that ends before it has converged answers that with other steps.
+        is_quick: whether small matrices are multiplied in a loop of ours. It rounds otherwise than
+            NumPy, so that a search may take other steps with it.
     """
 
     origin: np.ndarray

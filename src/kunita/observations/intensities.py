@@ -303,8 +303,9 @@ class Intensities(AbstractObservations):
     def score_covariance(self, compared: Comparison) -> CellInformation:
         """V = Σ N_kᵀ sym[h̃_k (ρ ∗ h̃)_kᵀ] N_k/f² by cells: the covariance of b by the residuals.
 
-        With h̃ = √(wf) h, and ρ the autocorrelation of √(wf) r. For white residuals and f = 1 it is
-        M. Voxels whose residuals are correlated are taken for moved alike.
+        With h̃ = √(wf) h, and ρ the autocorrelation of √(wf) r. Their variance is taken as claimed:
+        it is their correlation that is checked. For white residuals and f = 1 it is M of the mean
+        gradients. Voxels whose residuals are correlated are taken for moved alike.
         """
         factor = self.noise.decimation
         roots = np.sqrt(factor * self.noise.weights * compared.counts[:, None])
@@ -320,7 +321,8 @@ class Intensities(AbstractObservations):
     def log_det(self, compared: Comparison) -> float:
         """log|R| such that −½log|R| − ½k log 2π is the noise term −½Σ m log(2πs²)/f.
 
-        Here k is the number of all voxels and channels, whether they count or not.
+        Here k is the number of all voxels and channels, whether they count or not. On a whitened
+        level the determinant of the filter is left out, as no prior changes it.
         """
         logarithms = np.log(2 * np.pi * self.noise.variance.astype(np.float64))
         counted = np.sum(compared.counts[:, None] * logarithms)
