@@ -514,12 +514,27 @@ def labels_record(
             moving.labels, reg.posterior.move_back(truth.voxels), truth
         ),
         "median_std": float(np.median(np.sqrt((spread**2).mean(axis=1)))),
+        **flow_folding(reg),
     }
     theirs = job.peers / "oasis" / f"{name_of(pair)}.npz"
     if theirs.exists():
         positions = np.load(theirs)["positions"][tuple(truth.voxels.T)]
         record["syn"] = image_labels.blurred_scores(moving.labels, positions, truth)
     return record
+
+
+def flow_folding(reg: kunita.Registration) -> Record:
+    """Folds by the flow's own Jacobian, at the origins of all voxels of the fixed image.
+
+    Differences between neighbouring voxels, which is all that a peer's field has, may change their
+    sign where the flow expands by a large factor within a voxel, and does not fold.
+    """
+    grid = reg.images.fixed_grid
+    index = np.stack(np.meshgrid(*map(np.arange, grid.shape), indexing="ij"), axis=-1)
+    voxels = grid.world(index.reshape(-1, grid.dimension).astype(float))
+    moved_back = reg.posterior.move_back(voxels)
+    found = np.linalg.det(reg.posterior.jacobian(moved_back))
+    return {"flow_folds": int(np.count_nonzero(found <= 0)), "flow_min_det": float(found.min())}
 
 
 # --------------------------------------------------------------------------------------- histology

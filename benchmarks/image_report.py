@@ -259,7 +259,12 @@ def labels_table(records: dict[str, Record], home: Path, pairs: str, folder: Pat
         gains.append([f"draws minus {title}", *gain_cells(ours, theirs), "", ""])
     spread = float(np.mean([one["median_std"] for one in everyone]))
     told = f"Median standard deviation of where a voxel comes from: {spread:.2f} px"
-    return [*table(head, rows + gains), "", told]
+    folds = sum(one["flow_folds"] for one in everyone)
+    least = min(one["flow_min_det"] for one in everyone)
+    of_flow = (
+        f"By the flow's own Jacobian: {folds} folds at voxels, smallest determinant {least:.3g}"
+    )
+    return [*table(head, rows + gains), "", told, "", of_flow]
 
 
 def blurred(records: list[Record], method: str, blurs: dict[str, str]) -> dict[str, dict]:
