@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kunita
-from kunita.errors import ImageError, KunitaWarning
+from kunita.errors import ArgumentError, ImageError, KunitaWarning
 from kunita.outputs.summary import image_numbers
 from kunita.phantoms.textures import TextureOptions, texture_pair
 
@@ -151,3 +151,27 @@ def test_a_wrong_minimum_is_warned_of_with_the_place_where_it_is():
     usual = np.linalg.norm(reg.posterior.move(elsewhere) - large.truth(elsewhere), axis=1)
     assert np.median(usual) < 0.3
     assert np.median(errors) > 2
+
+
+# ---------------------------------------------------------------------------------- background
+
+
+def test_an_empty_background_is_warned_of_and_a_mask_cures_that(pair):
+    inside = np.hypot(X - 23.5, Y - 23.5) < 14
+    moving = plane(np.where(inside, pair.moving.data, 5.0))
+    fixed = plane(np.where(inside, pair.fixed.data, 5.0))
+    reg = registered(moving, fixed, metric="ssd")
+    assert reg.images.background > 0.4
+    assert any("empty background" in remark for remark in reg.warnings)
+    masked = registered(moving, fixed, metric="ssd", moving_mask=plane(inside))
+    assert masked.images.background < 0.05
+    assert not any("empty background" in remark for remark in masked.warnings)
+
+
+def test_textures_have_no_background(pair):
+    assert registered(pair.moving, pair.fixed).images.background < 0.01
+
+
+def test_images_in_the_place_of_landmarks_are_told_where_to_go(pair):
+    with pytest.raises(ArgumentError, match="register\\(moving_image=…, fixed_image=…\\)"):
+        kunita.register(pair.moving, pair.fixed)

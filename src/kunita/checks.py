@@ -13,6 +13,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from kunita import numerics
+from kunita.data.image import Image
 from kunita.data.landmarks import Landmarks, Pairs, check_covariances
 from kunita.errors import ArgumentError, LandmarkError
 from kunita.inference import trend
@@ -198,6 +199,11 @@ def as_landmarks(points: Landmarks | ArrayLike) -> Landmarks:
     """Landmarks as they are; plain (n, d) arrays without names and covariances."""
     if isinstance(points, Landmarks):
         return points
+    if isinstance(points, Image):
+        raise ArgumentError(
+            "moving, fixed: these are landmarks, found an image; images are registered with "
+            "register(moving_image=…, fixed_image=…)"
+        )
     return Landmarks(points)
 
 

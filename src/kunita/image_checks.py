@@ -263,12 +263,19 @@ def check_mask(mask: Any, image: Image, side: str) -> np.ndarray | None:
         raise ImageError(
             f"{side} mask: expected the grid of the {side} image "
             f"({'×'.join(map(str, image.grid.shape))}), found another one "
-            f"({'×'.join(map(str, plane.grid.shape))}); resample it with its image as reference"
+            f"({'×'.join(map(str, plane.grid.shape))}{_elsewhere(plane, image)}); resample it with "
+            "its image as reference"
         )
     counts = np.asarray(plane.data) > 0
     if not counts.any():
         raise ImageError(f"{side} mask: it is zero everywhere")
     return counts
+
+
+def _elsewhere(mask: Image, image: Image) -> str:
+    """How a grid differs where its shape does not."""
+    is_as_large = mask.grid.shape == image.grid.shape
+    return " elsewhere in space; that of the other image?" if is_as_large else ""
 
 
 def image_side(image: Image, mask: np.ndarray | None, side: str) -> ImageSide:

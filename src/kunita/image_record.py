@@ -37,6 +37,7 @@ class ImageRecord:
         is_first_look: whether the finest level was left out, to be quick.
         sandwich_ratio: standard deviations as the residuals tell them over those that are claimed,
             at some places that images inform; None if there is none.
+        background: the share of the compared voxels that are empty: without gradients.
     """
 
     metric: str
@@ -57,6 +58,7 @@ class ImageRecord:
     is_first_look: bool = False
     sandwich_ratio: SandwichRatio | None = None
     noise_widths: tuple[float, ...] | None = None
+    background: float = 0.0
 
     @property
     def unit(self) -> str:

@@ -28,7 +28,7 @@ from kunita.inference.sandwich import SandwichRatio, sandwich_ratio
 from kunita.inference.search import Progress
 from kunita.inference.trend import Alignment, generators
 from kunita.jaxrun.doors import on_one_blas_thread
-from kunita.observations.image_noise import ImageNoise
+from kunita.observations.image_noise import ImageNoise, share_of_background
 from kunita.observations.image_pair import ImagePair, ImageSide
 from kunita.observations.intensities import Intensities
 from kunita.observations.relation import Arrivals, Relation, relation
@@ -57,6 +57,10 @@ two of the forty others exactly none; brains of different people have 0.09 to 0.
 TOO_SMALL = 1.5
 """Regions that are too small by more than this factor, as far as the residuals tell, are warned
 of."""
+
+MUCH_BACKGROUND = 0.25
+"""A warning is due where more than this share of the compared voxels is empty: the median of the
+residuals, which the noise is found by, is then much too small."""
 
 LEAST_INFORMATION = 0.01
 """Images say something of a node if they lower its variance by at least this share."""
@@ -438,6 +442,7 @@ def _image_record(
         monte_carlo_error=posterior.monte_carlo_error,
         solve_residual=posterior.draws.residual,
         noise_widths=_noise_widths(fit),
+        background=_background(fit),
         is_first_look=compared.setting.quick,
         sandwich_ratio=sandwich,
     )
@@ -458,6 +463,12 @@ def _relation(task: ImageTask, fit: ImageFit, start: Prealignment) -> Relation:
     )
     is_searched = start.num_starts > 0
     return relation(task.pair, fit.lattice, aligned, arrived, is_searched=is_searched)
+
+
+def _background(fit: ImageFit) -> float:
+    """The share of the compared voxels that are empty."""
+    compared = fit.state.compared
+    return share_of_background(compared.mean_slopes, compared.counts)
 
 
 def _noise_widths(fit: ImageFit) -> tuple[float, ...] | None:
@@ -590,6 +601,12 @@ def _remarks(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
         yield (
             "the residuals of the images are correlated by more than the fit allows for: as far as "
             f"they tell, the uncertainty is too small by a factor of {ratio.median:.1f}"
+        )
+    if images.background > MUCH_BACKGROUND:
+        yield (
+            f"{100 * images.background:.0f} % of the compared voxels are an empty background, "
+            "which has no noise: the uncertainty of the rest is then too small; give masks of what "
+            "is not empty"
         )
     if images.mismatch > MUCH_MISMATCH:
         yield (

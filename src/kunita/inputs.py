@@ -50,7 +50,10 @@ def changed(args: Namespace, **other: Any) -> Namespace:
 def tables(path: Path, args: Namespace) -> tuple[LandmarkTable, ...]:
     """All sets of landmarks in a file, read as the arguments say."""
     if path.is_file() and is_image(path):
-        raise FileError(f"{path}: this is an image; landmarks were expected")
+        raise FileError(
+            f"{path}: this is an image; landmarks were expected (images are registered with "
+            "--from-images)"
+        )
     image = getattr(args, "image", None)
     return read_tables(
         path,

@@ -38,6 +38,9 @@ LEAST_NOISE = 1e-3
 """The least standard deviation of the noise, over the largest residual, and over the contrast of
 what is compared: images that agree to rounding would otherwise have none."""
 
+FLAT = 0.05
+"""Voxels whose gradients are below this share of the typical one are an empty background."""
+
 CUT = 0.05
 """The autocorrelation is used up to the distance where its mean falls below this."""
 
@@ -117,6 +120,14 @@ def huber_weights(
     """min(1, 2.5 s/|r|)."""
     relative = np.abs(residual) / np.sqrt(variance)
     return HUBER / np.maximum(relative, HUBER)
+
+
+def share_of_background(slopes: Float[Array, "k c d"], counts: Float[Array, " k"]) -> float:
+    """The share of the voxels that count, in which no channel has a gradient."""
+    seen = slopes[counts > 0]
+    squares = np.sum(seen.astype(np.float64) ** 2, axis=2)
+    is_flat = squares <= FLAT**2 * np.mean(squares, axis=0)
+    return float(np.mean(np.all(is_flat, axis=1))) if len(seen) else 0.0
 
 
 # -------------------------------------------------------------------------------------- decimation

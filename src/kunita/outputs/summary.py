@@ -199,6 +199,7 @@ def image_numbers(reg: Registration) -> Any:
         "decimation": images.decimation,
         "noise_widths_mm": images.noise_widths and list(images.noise_widths),
         "sandwich_ratio": images.sandwich_ratio and dataclasses.asdict(images.sandwich_ratio),
+        "background": images.background,
         "mismatch": images.mismatch,
         "relation": {
             "found": images.relation.is_found,
