@@ -252,7 +252,10 @@ def _image_entries(images: ImageRecord) -> Iterator[tuple[str, str]]:
     if images.sandwich_ratio is not None:
         ratio = f"{images.sandwich_ratio.median:.2f} times the claimed deviations (median)"
         yield "check", f"by a sandwich with the residuals, {ratio}"
-    yield "mismatch", f"around {100 * images.mismatch:.0f} % of the compared voxels"
+    if images.relation.is_found:
+        yield "mismatch", f"around {100 * images.mismatch:.0f} % of the compared voxels"
+    else:
+        yield "mismatch", "the images do not seem to be related: do not trust the registration"
     yield (
         "draws",
         f"{images.num_draws} from the posterior: the radius of a region is good to "

@@ -11,6 +11,7 @@ import kunita
 from cli.cases import kunita_command
 from kunita.gaussians import GaussianPoints
 from kunita.phantoms.textures import TextureOptions, texture_pair
+from kunita.report.image_answer import image_answer
 from report.test_browser import visited
 
 PRIOR = ("--length-scale", 14, "--amplitude", 2, "--metric", "ssd")
@@ -99,6 +100,14 @@ def test_the_methods_say_what_was_done(alone):
     assert f"{images['draws']} draws from the posterior" in text
     assert f"were {images['sandwich_ratio']['median']:.2f} times those reported" in text
     assert "amplitude of 2 mm, which was given" in text
+
+
+def test_unrelated_images_get_no_number_that_reassures(alone):
+    document = json.loads((alone / "summary.json").read_text())
+    assert len(image_answer(document).tiles) > 1
+    document["registered_images"]["relation"]["found"] = False
+    (tile,) = image_answer(document).tiles
+    assert tile.number == "do not trust"
 
 
 @pytest.mark.parametrize("figure", ["before-after", "slices", "grid", "jacobian", "history"])

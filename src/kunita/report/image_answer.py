@@ -18,6 +18,14 @@ def image_answer(document: Any) -> Answer:
 
 
 def _tiles(document: Any) -> Iterator[Tile]:
+    if not document["registered_images"]["relation"]["found"]:
+        yield Tile(
+            "Images do not seem to be related",
+            "do not trust",
+            "Their gradients have little in common, before the flow and after it: no number of this "
+            "page says how wrong the registration is.",
+        )
+        return
     expected = document.get("expected") or {}
     for key, place, where in (
         ("compared", "where the images were compared", "there"),
