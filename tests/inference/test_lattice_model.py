@@ -125,6 +125,13 @@ def test_the_coarse_space_has_only_nodes_that_images_inform(made):
     assert Deflation.at_informed(LatticeSystem(made.model.flow, blank), 32.0) is None
 
 
+def test_a_coarse_space_does_not_grow_without_end(made):
+    usual = Deflation.at_informed(made.model.system, 16.0)
+    limit = len(usual.sites)  # half of its unknowns
+    smaller = Deflation.at_informed(made.model.system, 16.0, most=limit)
+    assert 0 < 2 * len(smaller.sites) <= limit
+
+
 def test_a_matrix_that_rounding_made_indefinite_is_still_factored():
     rng = np.random.default_rng(0)
     turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))

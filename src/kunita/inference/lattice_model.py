@@ -42,6 +42,11 @@ LEAST_GAIN = 1.0
 """A node takes part in a coarse space if images say more of it than so many times the prior. On
 lung CT, whose mask covers a third of the lattice, its matrix is then a seventh as large."""
 
+MOST_COARSE = 1200
+WIDER = 1.2
+"""A coarse space has at most so many unknowns, as its matrix takes their square times all unknowns.
+Where it has more, its nodes are moved apart by this factor, again and again."""
+
 TOGETHER = 64
 """Displacements that are multiplied together: more need much memory."""
 
@@ -577,15 +582,27 @@ class Deflation:
         return cls(sites, moved, product, scale, _factor_scaled(inner, scale))
 
     @classmethod
-    def at_informed(cls, system: LatticeSystem, distance: float) -> "Deflation | None":
+    def at_informed(
+        cls, system: LatticeSystem, distance: float, most: int = MOST_COARSE
+    ) -> "Deflation | None":
         """The coarse space of nodes so far apart, of those that images say something of.
 
         Of the others the prior decides, and conjugate gradients need no help. None without any.
+
+        Args:
+            system: Λ and M.
+            distance: of the nodes, mm; more where there would be too many.
+            most: unknowns.
         """
         information = system.information.whole
-        chosen = information.cells.lattice.subset(distance)
-        gains = information.node_precisions()[chosen] * system.flow.grid.variance
-        informed = chosen[gains > LEAST_GAIN]
+        lattice = information.cells.lattice
+        gains = information.node_precisions() * system.flow.grid.variance
+        is_informed = gains > LEAST_GAIN
+        chosen = lattice.subset(distance)
+        while np.sum(is_informed[chosen]) * system.shape[0] > most:
+            distance *= WIDER
+            chosen = lattice.subset(distance)
+        informed = chosen[is_informed[chosen]]
         return cls.of(system, informed) if len(informed) else None
 
     def coefficients(self, projections: Float[Array, "c k"]) -> Float[Array, "c k"]:
