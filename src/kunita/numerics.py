@@ -550,17 +550,6 @@ def _at(nodes: Node, stage: int) -> Node:
     return jax.tree.map(at_stage, nodes)
 
 
-def blockwise(matrices: Float[Array, "a b n"], vectors: Float[Array, "c b n"]) -> np.ndarray:
-    """A matrix for each point times vectors there, the points last, (c, a, n)."""
-    rows = []
-    for row in matrices:
-        total = row[0] * vectors[:, 0]
-        for b in range(1, len(row)):
-            total += row[b] * vectors[:, b]
-        rows.append(total)
-    return np.stack(rows, axis=1)
-
-
 def root_small(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
     """R with RRᵀ = A for positive semidefinite matrices; in NumPy."""
     values, vectors = np.linalg.eigh(matrices)

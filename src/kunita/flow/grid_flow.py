@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import interpolate
 
-from kunita import numerics, splines
+from kunita import splines
 from kunita.flow.velocity_grid import Fields, VelocityGrid
 from kunita.jaxrun.doors import Array
 
@@ -264,7 +264,7 @@ class FlowCovariance:
 
     def pull_back(self, dual: Float[Array, "c d n"], instant: int) -> Fields:
         """βᵀΨᵀx: the dual fields of forces on the points at one instant, (c·d, *grid)."""
-        momenta = numerics.blockwise(self.psi[instant].swapaxes(0, 1), dual)
+        momenta = splines.blockwise(self.psi[instant].swapaxes(0, 1), dual)
         n = dual.shape[-1]
         count = len(dual) * dual.shape[1]
         return self.stencils[instant].scatter(momenta.reshape(count, n))
@@ -274,7 +274,7 @@ class FlowCovariance:
         d, n = self.psi.shape[2:]
         values = self.stencils[instant].gather(fields)
         count = len(fields) // d
-        return numerics.blockwise(self.psi[instant], values.reshape(count, d, n))
+        return splines.blockwise(self.psi[instant], values.reshape(count, d, n))
 
     def product(self, dual: Float[Array, "c d n"]) -> Float[Array, "c d n"]:
         """Λx."""

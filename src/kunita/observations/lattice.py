@@ -160,7 +160,7 @@ class LatticeView:
 
     def spread(self, values: Float[Array, "q n"]) -> Float[Array, "q k"]:
         """N u: from the nodes to the voxels."""
-        on_lattice = values.astype(np.float32).reshape(-1, *self.lattice.shape)
+        on_lattice = values.astype(np.float32, copy=False).reshape(-1, *self.lattice.shape)
         spread = splines.separable(self._spreads, on_lattice)
         return spread.reshape(len(values), -1)
 
@@ -178,7 +178,7 @@ class LatticeView:
     ) -> Float[Array, "q n"]:
         """The transpose of a spread along each axis."""
         transposed = [np.ascontiguousarray(spread.T) for spread in spreads]
-        on_grid = values.astype(np.float32).reshape(-1, *self.shape)
+        on_grid = values.astype(np.float32, copy=False).reshape(-1, *self.shape)
         gathered = splines.separable(transposed, on_grid)
         return gathered.reshape(len(values), -1)
 
@@ -213,7 +213,7 @@ class CellInformation:
         """Mx."""
         d, n = x.shape[1:]
         at_cells = self.view.spread(x.reshape(-1, n))
-        pulled = numerics.blockwise(self.cells, at_cells.reshape(len(x), d, -1))
+        pulled = splines.blockwise(self.cells, at_cells.reshape(len(x), d, -1))
         return self.view.gather(pulled.reshape(len(at_cells), -1)).reshape(x.shape)
 
     def local(self) -> Float[Array, "n d d"]:
@@ -238,6 +238,6 @@ class CellInformation:
         """So many forces with the covariance M."""
         d = len(self.cells)
         white = generator.standard_normal((count, *self.cells.shape[1:]), np.float32)
-        forces = numerics.blockwise(self._roots, white)
+        forces = splines.blockwise(self._roots, white)
         gathered = self.view.gather(forces.reshape(count * d, -1))
         return gathered.reshape(count, d, -1)
