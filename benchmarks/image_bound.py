@@ -59,6 +59,7 @@ def informed(found: ImagePosterior, pair: TexturePair, options: TextureOptions) 
     variance = options.noise_of_moving**2 + options.noise_of_fixed**2
     noise = ImageNoise(
         variance=np.full_like(compared.residual, variance),
+        excess=np.ones_like(compared.residual),
         tails=np.ones_like(compared.residual),
         decimation=1.0,
     )

@@ -7,6 +7,8 @@ The deformation is drawn from the prior itself, the images are random textures o
     B  a = 9, σ = 30 px, the same noise: displacements of 10 px and more
     C  as A, noise correlated over 1.5 px
     D  as A, white noise of 0.3 in both images
+    E  as A, an object on an empty background, cut out pixel by pixel as a brain mask does
+    F  as E, with a soft outline of 3 px, as a section on a slide
 
     python benchmarks/image_truth.py --seeds 40 --first 1000 --conditions A C D --kernel given
     python benchmarks/image_truth.py --seeds 40 --first 1000 --conditions A C D --kernel chosen
@@ -34,13 +36,15 @@ from image_tables import table, with_error
 from scipy.stats import chi2
 
 import kunita
-from kunita.phantoms.textures import TextureOptions, TexturePair, texture_pair
+from kunita.phantoms.textures import TextureOptions, TexturePair, is_inside, texture_pair
 
 CONDITIONS = {
     "A": TextureOptions(),
     "B": TextureOptions(amplitude=9.0, length_scale=30.0),
     "C": TextureOptions(correlation=1.5),
     "D": TextureOptions(noise_of_moving=0.3, noise_of_fixed=0.3),
+    "E": TextureOptions(radius=40.0),
+    "F": TextureOptions(radius=40.0, edge=3.0),
 }
 LEVELS = (0.5, 0.8, 0.95)
 POINTS = 300
@@ -65,12 +69,20 @@ class Judged:
     warned: bool
 
 
-def judge(pair: TexturePair, reg: kunita.Registration, seconds: float, seed: int) -> Judged:
-    """Compare a registration with the truth at random points."""
+def judge(
+    pair: TexturePair,
+    options: TextureOptions,
+    reg: kunita.Registration,
+    seconds: float,
+    seed: int,
+) -> Judged:
+    """Compare a registration with the truth at random points, of the object if there is one."""
     size = pair.moving.grid.shape[0]
     points = np.random.default_rng(seed).uniform(BORDER, size - 1 - BORDER, size=(POINTS, 2))
     truth = pair.truth(points)
     seen = np.all((truth > BORDER) & (truth < size - 1 - BORDER), axis=1)
+    if options.radius:
+        seen &= is_inside(truth, options, seed) > 0.5
     points = points[seen]
     truth = truth[seen]
     found = reg.posterior.predict(points)
@@ -119,7 +131,7 @@ class RoughMarks:
 
 
 def register(
-    pair: TexturePair, options: TextureOptions, kernel: str, marks: RoughMarks
+    pair: TexturePair, options: TextureOptions, kernel: str, marks: RoughMarks, metric: str
 ) -> kunita.Registration:
     """Register a pair with the kernel that the truth was drawn from, or with one that is chosen."""
     given = None
@@ -130,14 +142,14 @@ def register(
         return kunita.register(
             moving_image=pair.moving,
             fixed_image=pair.fixed,
-            metric="ssd",
+            metric=metric,
             kernel=given,
             init=np.eye(3),
             **marks.arguments(),
         )
 
 
-def run(condition: str, kernel: str, seeds: range, landmarks: int) -> list[Judged]:
+def run(condition: str, kernel: str, seeds: range, landmarks: int, metric: str) -> list[Judged]:
     """All pairs of one condition, with so many landmarks beside the images."""
     judged = []
     options = CONDITIONS[condition]
@@ -145,8 +157,8 @@ def run(condition: str, kernel: str, seeds: range, landmarks: int) -> list[Judge
         pair = texture_pair(options, seed)
         marks = RoughMarks.of(pair, landmarks, seed)
         began = time.process_time()
-        reg = register(pair, options, kernel, marks)
-        one = judge(pair, reg, time.process_time() - began, seed)
+        reg = register(pair, options, kernel, marks, metric)
+        one = judge(pair, options, reg, time.process_time() - began, seed)
         judged.append(one)
         shares = "/".join(f"{100 * share:.0f}" for share in one.inside)
         print(
@@ -221,6 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS))
     parser.add_argument("--kernel", choices=("given", "chosen"), default="given")
+    parser.add_argument("--metric", choices=("ssd", "lncc", "both"), default="ssd")
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--first", type=int, default=1000)
     parser.add_argument(
@@ -236,7 +249,7 @@ def main() -> None:
     for condition in args.conditions:
         by_count = {}
         for count in args.landmarks:
-            by_count[count] = run(condition, args.kernel, seeds, count)
+            by_count[count] = run(condition, args.kernel, seeds, count, args.metric)
             report(condition, args.kernel, by_count[count], count)
         if len(by_count) > 1:
             print("\n".join(failure_table(condition, by_count)), flush=True)

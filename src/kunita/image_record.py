@@ -25,9 +25,9 @@ class ImageRecord:
             of the moving image, mm; None where none was.
         mismatch: the share of the compared voxels around which the images do not match.
         mismatch_map: in moving space, at the voxels that were compared on the last level: the
-            local standard deviation of the noise over the least one of its channel, the largest
-            of all channels. One where the images match, above two where they do not, NaN where
-            nothing was compared.
+            local standard deviation of the noise over the usual one of its channel at such a
+            gradient, the largest of all channels. One where the images match, above two where they
+            do not, NaN where nothing was compared.
         relation: whether their intensities are related.
         is_prior_chosen: whether the evidence chose the kernel; else it was given, or a default.
         num_draws: from the posterior.

@@ -50,6 +50,7 @@ def made_noise(level, seed=0):
     shape = level.values.shape
     return ImageNoise(
         variance=rng.uniform(0.02, 0.05, shape).astype(np.float32),
+        excess=np.ones(shape, np.float32),
         tails=rng.uniform(0.5, 1.0, shape).astype(np.float32),
         decimation=3.0,
     )

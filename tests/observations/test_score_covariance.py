@@ -51,7 +51,7 @@ def observed():
         spacing=np.ones(2),
     )
     ones = np.ones((COUNT, 2), np.float32)
-    return Intensities(level, ImageNoise(4 * ones, ones, FACTOR))
+    return Intensities(level, ImageNoise(4 * ones, ones, ones, FACTOR))
 
 
 def compared(observed, residual):

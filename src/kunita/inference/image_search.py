@@ -33,7 +33,8 @@ from kunita.inference.lattice_model import (
 from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array, to_numpy
 from kunita.observations import image_noise
-from kunita.observations.image_noise import ImageNoise
+from kunita.observations.decimation import decimation_factor
+from kunita.observations.image_noise import ImageNoise, LeastNoise, Surroundings
 from kunita.observations.intensities import Comparison, Intensities, IntensityLevel
 
 TINY = float(np.finfo(np.float64).tiny)
@@ -248,19 +249,27 @@ class LevelSearch:
 
     def noise_model(self, compared: Comparison, decimation: float | None = None) -> ImageNoise:
         """The noise model where the voxels have arrived; f is found anew unless it is given."""
-        shape = self.level.view.shape
-        variance = image_noise.local_variance(
-            compared.residual, compared.counts, shape, self.window, self.level.contrast
+        slopes = compared.mean_slopes
+        expected = image_noise.expected_variance(
+            compared.residual, slopes, compared.informing, self._least_noise
         )
+        around = Surroundings(self.level.view.shape, self.window)
+        excess = image_noise.local_excess(compared.residual, expected, compared.informing, around)
+        variance = expected * excess
         tails = image_noise.huber_weights(compared.residual, variance)
         if decimation is None:
             decimation = max(self.decimation(compared, variance), self.plan.least_decimation)
-        return ImageNoise(variance, tails, decimation)
+        return ImageNoise(variance, excess, tails, decimation)
+
+    @property
+    def _least_noise(self) -> LeastNoise:
+        offset = image_noise.LEAST_OFFSET * float(np.min(self.level.spacing))
+        return LeastNoise(self.level.contrast, offset)
 
     def decimation(self, compared: Comparison, variance: Float[Array, "k c"]) -> float:
         """The decimation factor f of the residuals."""
-        scale = compared.counts[:, None] / np.sqrt(variance)
-        return image_noise.decimation(
+        scale = compared.informing[:, None] / np.sqrt(variance)
+        return decimation_factor(
             scale * compared.residual,
             scale[:, :, None] * compared.mean_slopes,
             self.level.view.shape,

@@ -13,6 +13,7 @@ has a closed form, and what is left is a system for the flow alone, with Hᵀl =
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -135,14 +136,19 @@ class ProfiledInformation:
         # A direction that the compared voxels do not inform is left as it is.
         return cls(whole, design, pulled, np.linalg.pinv(inner, UNINFORMED, hermitian=True))
 
+    @functools.cached_property
+    def _pulled_rows(self) -> Float[Array, "b k"]:
+        """MH in double precision: the alignment and the flow nearly compensate each other."""
+        return _as_matrix(self.pulled)
+
     def product(self, x: Duals) -> Duals:
         """(M − MHA⁻¹HᵀM)x."""
-        along = np.einsum("bdn,cdn->cb", self.pulled, x, dtype=np.float64)
+        along = _as_matrix(x) @ self._pulled_rows.T
         return self.whole.product(x) - self._held(along)
 
     def matrix(self) -> Float[Array, "k k"]:
         """The same as a matrix; the difference is taken in double precision."""
-        flat = _as_matrix(self.pulled)
+        flat = self._pulled_rows
         return self.whole.matrix() - flat.T @ self.inverse @ flat
 
     def without_alignment(self, force: Float[Array, "d n"]) -> Float[Array, "d n"]:

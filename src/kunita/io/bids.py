@@ -41,7 +41,7 @@ DESCRIPTIONS = {
     ),
     "mismatch": (
         "desc-regmismatch_map",
-        "Noise around a voxel over the least one: above two the images do not match",
+        "Noise around a voxel over the usual one: above two the images do not match",
         "1",
     ),
     "labels_probability": (

@@ -28,7 +28,7 @@ DESCRIPTIONS = {
     "radius": "kunita: radius of the 95 % ball, mm",
     "cov": "kunita: covariance xx yx yy zx zy zz, LPS, mm2",
     "jacobian": "kunita: Jacobian determinant",
-    "mismatch": "kunita: local noise over the least; 0 not compared",
+    "mismatch": "kunita: local noise over the usual; 0 not compared",
 }
 """What a file says of itself, once it is renamed."""
 

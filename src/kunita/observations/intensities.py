@@ -24,6 +24,7 @@ from kunita import splines
 from kunita.jaxrun.doors import Array, Scalar
 from kunita.observations import image_noise
 from kunita.observations.base import AbstractObservations, Information, Sites
+from kunita.observations.decimation import correlated
 from kunita.observations.image_noise import TINY, ImageNoise
 from kunita.observations.lattice import CellInformation, Lattice, LatticeView
 from kunita.observations.whitening import Whitening, whitening_of
@@ -100,6 +101,15 @@ class Comparison:
     @functools.cached_property
     def mean_slopes(self) -> Float[Array, "k c d"]:
         return (self.fixed_slopes + self.moving_slopes) / 2
+
+    @functools.cached_property
+    def informing(self) -> Float[Array, " k"]:
+        """One where a voxel counts and has a gradient, else zero.
+
+        The others say nothing of displacements. Where they are an empty background they have no
+        noise, and must not take part in finding that of the rest.
+        """
+        return self.counts * image_noise.is_steep(self.mean_slopes, self.counts)
 
     def filtered(self, whitening: Whitening) -> "Comparison":
         """The same after a filter; what does not count is zero before it."""
@@ -178,7 +188,7 @@ class IntensityLevel:
         """
         found = whitening_of(
             compared.residual,
-            compared.counts,
+            compared.informing,
             self.view.shape,
             self.smoothing / self.spacing,
             shortest / self.spacing,
@@ -311,9 +321,7 @@ class Intensities(AbstractObservations):
         roots = np.sqrt(factor * self.noise.weights * compared.counts[:, None])
         slopes = roots[:, :, None] * compared.mean_slopes
         view = self.level.view
-        averaged = image_noise.correlated(
-            roots * compared.residual, slopes, view.shape, self.level.spacing
-        )
+        averaged = correlated(roots * compared.residual, slopes, view.shape, self.level.spacing)
         blocks = np.einsum("kca,kcb->abk", slopes, averaged) / factor**2
         symmetric = _symmetric(_pooled(view, blocks))
         return CellInformation(view.lattice, symmetric)

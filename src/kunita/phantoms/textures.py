@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 import numpy as np
-from scipy import ndimage
+from scipy import ndimage, special
 
 from kunita.data.image import Image
 
@@ -16,6 +16,10 @@ FEATURES = 700
 
 CHUNK = 8192
 """Points that are moved together."""
+
+
+BRIGHTNESS = 3.0
+"""Of an object on an empty background, over the standard deviation of its texture."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,6 +93,9 @@ class TextureOptions:
         amplitude, length_scale: of the prior, mm.
         noise_of_moving, noise_of_fixed: standard deviations.
         correlation: width of the noise, pixels; 0 for white noise.
+        radius: of the only object, pixels, on an empty background; 0 for texture everywhere.
+        edge: width of the object's outline, pixels; 0 where pixels are either in or out, as a brain
+            mask leaves them.
     """
 
     size: int = 128
@@ -97,6 +104,8 @@ class TextureOptions:
     noise_of_moving: float = 0.15
     noise_of_fixed: float = 0.0
     correlation: float = 0.0
+    radius: float = 0.0
+    edge: float = 0.0
 
 
 def texture_pair(options: TextureOptions, seed: int) -> TexturePair:
@@ -105,16 +114,50 @@ def texture_pair(options: TextureOptions, seed: int) -> TexturePair:
     rng = np.random.default_rng(seed + 20_000)
     moving = clean.moving + _noise(rng, options.size, options.noise_of_moving, options)
     fixed = clean.fixed + _noise(rng, options.size, options.noise_of_fixed, options)
+    if options.radius:
+        moving = _cut_out(moving, clean.arrived, options, seed)
+        fixed = _cut_out(fixed, _places(options.size), options, seed)
     return TexturePair(Image(moving, np.eye(3)), Image(fixed, np.eye(3)), clean.truth)
+
+
+def is_inside(points: np.ndarray, options: TextureOptions, seed: int) -> np.ndarray:
+    """How far each of (m, 2) points of the fixed image is inside the object, from 0 to 1.
+
+    The object is a disc with a few bays.
+    """
+    rng = np.random.default_rng(seed + 30_000)
+    phases = rng.uniform(0, 2 * np.pi, size=2)
+    away = points - (options.size - 1) / 2
+    angles = np.arctan2(away[:, 1], away[:, 0])
+    bays = 0.15 * np.cos(3 * angles + phases[0]) + 0.1 * np.cos(5 * angles + phases[1])
+    depth = options.radius * (1 + bays) - np.linalg.norm(away, axis=1)
+    if not options.edge:
+        return (depth > 0).astype(float)
+    return special.expit(4 * depth / options.edge)
+
+
+def _cut_out(
+    values: np.ndarray, places: np.ndarray, options: TextureOptions, seed: int
+) -> np.ndarray:
+    """The object alone, brighter than the background, which is zero."""
+    share = is_inside(places, options, seed).reshape(values.shape)
+    return share * (values + BRIGHTNESS)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _CleanPair:
-    """A pair without noise."""
+    """A pair without noise.
+
+    Args:
+        moving, fixed: intensities.
+        truth: where moving points go.
+        arrived: (size², 2) where the moving pixels go.
+    """
 
     moving: np.ndarray
     fixed: np.ndarray
     truth: BrownianFlow
+    arrived: np.ndarray
 
 
 @functools.lru_cache(maxsize=64)
@@ -123,11 +166,16 @@ def _clean_pair(size: int, amplitude: float, length_scale: float, seed: int) -> 
     margin = int(5 * amplitude) + 8
     whole = texture(size + 2 * margin, seed)
     truth = BrownianFlow.draw(amplitude, length_scale, 2, seed + 10_000)
-    places = np.stack(np.meshgrid(*2 * (np.arange(size),), indexing="ij"), axis=-1)
-    arrived = truth(places.reshape(-1, 2).astype(float)) + margin
-    seen = ndimage.map_coordinates(whole, arrived.T, order=3, mode="mirror")
+    arrived = truth(_places(size))
+    seen = ndimage.map_coordinates(whole, arrived.T + margin, order=3, mode="mirror")
     inner = slice(margin, margin + size)
-    return _CleanPair(seen.reshape(size, size), whole[inner, inner], truth)
+    return _CleanPair(seen.reshape(size, size), whole[inner, inner], truth, arrived)
+
+
+def _places(size: int) -> np.ndarray:
+    """(size², 2) of all pixels."""
+    axes = 2 * (np.arange(size, dtype=float),)
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def _noise(rng: np.random.Generator, size: int, sd: float, options: TextureOptions) -> np.ndarray:

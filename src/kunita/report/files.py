@@ -25,7 +25,7 @@ MEANINGS = {
     "uncertainty_radius": "radius of the ball that holds the true point, 95 %, mm",
     "uncertainty_cov": "covariance, xx yx yy zx zy zz, LPS, mm²",
     "jacobian": "Jacobian determinant of the map; above 1 tissue expands",
-    "mismatch": "how badly the images match: local noise over the least noise; 1 where they match, above 2 "
+    "mismatch": "how badly the images match: local noise over the usual noise; 1 where they match, above 2 "
     "where they do not, 0 where nothing was compared",
     "labels_probability": "probability that a voxel belongs to the label",
     "targets": "your targets in fixed space, with their uncertainty",

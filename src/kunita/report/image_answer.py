@@ -44,7 +44,7 @@ def _tiles(document: Any) -> Iterator[Tile]:
     yield Tile(
         "Images do not match",
         f"{share:.0f} %" if share >= 1 or share == 0 else f"{share:.1g} %",
-        "Share of the compared voxels around which the noise is more than twice the least: what one "
+        "Share of the compared voxels around which the noise is more than twice the usual: what one "
         "image lacks, or where the registration is wrong.",
     )
     if document["n_landmarks"]:

@@ -78,7 +78,7 @@ def _slices(rows: LandmarkRows, found: Maps, layers: Layers) -> Drawing:
     caption = f"{where} {', '.join(parts[:-1])} and {parts[-1]}; maps lie over the fixed image."
     if layers.mismatch is not None:
         caption += (
-            " The mismatch is the local noise over the least noise: one where the images match, "
+            " The mismatch is the local noise over the usual noise: one where the images match, "
             "above two where they do not; there the registration may be wrong. Without colour: "
             "not compared."
         )
