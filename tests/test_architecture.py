@@ -18,11 +18,11 @@ SOURCE = pathlib.Path(kunita.__file__).parent
 
 ORDER = (
     # the model, from arrays to arrays
-    "errors", "jaxrun", "numerics", "splines", "kernels", "flow", "observations", "gaussians", "inference",
+    "errors", "jaxrun", "numerics", "splines", "smoothing", "kernels", "flow", "observations", "gaussians", "inference",
     "evaluation", "posterior", "image_posterior", "scores", "suspects",
     # data, and the door where it meets the model
     "data", "prealignment", "prior", "checks", "image_checks", "fitting", "image_record", "facts",
-    "record",
+    "record", "image_remarks",
     # what is made of a registration
     "phantoms", "outputs", "io",
     # to register, which reads a transform where the path of one is given

@@ -9,7 +9,7 @@ from scipy.interpolate import RegularGridInterpolator
 from scipy.stats import chi2
 
 import kunita
-from kunita import image_registration
+from kunita import image_remarks
 from kunita.errors import ArgumentError, ImageError, LandmarkError
 from kunita.inference.sandwich import SandwichRatio
 from kunita.outputs import maps
@@ -79,7 +79,7 @@ def test_the_residuals_bear_out_the_claimed_regions(reg):
 
 def test_regions_that_the_residuals_find_too_small_are_warned_of(reg):
     images = dataclasses.replace(reg.images, sandwich_ratio=SandwichRatio(1.9, 1.7, 2.2))
-    remarks = list(image_registration._remarks(reg.outcome, images))
+    remarks = list(image_remarks.remarks_of_fit(reg.outcome, images))
     assert any("too small by a factor of 1.9" in remark for remark in remarks)
     assert not any("too small" in remark for remark in reg.warnings)
 
@@ -292,6 +292,25 @@ def test_landmarks_add_their_precision(reg, pair):
     assert len(together.moving) == 3
 
 
+def test_a_landmark_that_contradicts_the_images_is_named(pair):
+    moving = np.array([[20.0, 20.0], [44.0, 24.0], [30.0, 46.0]])
+    fixed = pair.truth(moving)
+    fixed[1] += [3.0, 0.0]
+    with pytest.warns(kunita.KunitaWarning, match="landmark 2 is .* pixel from") as caught:
+        reg = kunita.register(
+            moving,
+            fixed,
+            noise=0.2,
+            moving_image=pair.moving,
+            fixed_image=pair.fixed,
+            kernel=KERNEL,
+            metric="ssd",
+            init=np.eye(3),
+        )
+    assert len(caught) == 1
+    assert sum("contradicts" in remark for remark in reg.warnings) == 1
+
+
 def test_what_a_landmark_does_not_know_does_not_pull(pair):
     moving = np.array([[20.0, 20.0], [44.0, 24.0], [30.0, 46.0]])
     fixed = pair.truth(moving)
@@ -329,14 +348,13 @@ def test_an_empty_background_says_nothing_of_the_noise(metric):
     moving = np.where(np.hypot(places[0] + 1.5, places[1]) < 20, seen, 0.0)
     fixed = np.where(np.hypot(*places) < 20, whole, 0.0)
     moving = np.where(moving > 0, moving + 0.1 * rng.normal(size=(64, 64)), 0.0)
-    with pytest.warns(kunita.KunitaWarning, match="empty background"):
-        reg = kunita.register(
-            moving_image=kunita.Image(moving, np.eye(3)),
-            fixed_image=kunita.Image(fixed, np.eye(3)),
-            metric=metric,
-            kernel=KERNEL,
-            init=np.eye(3),
-        )
+    reg = kunita.register(
+        moving_image=kunita.Image(moving, np.eye(3)),
+        fixed_image=kunita.Image(fixed, np.eye(3)),
+        metric=metric,
+        kernel=KERNEL,
+        init=np.eye(3),
+    )
     points = 32 + rng.uniform(-10, 10, size=(20, 2))
     found = reg.posterior.predict(points)
     np.testing.assert_allclose(found.mean - points, [[1.5, 0.0]] * 20, atol=0.3)

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from kunita.fitting import fit_pairs
 from kunita.image_checks import GivenImages, ImageSetting, kernel_of
 from kunita.image_posterior import ImagePosterior
 from kunita.image_record import ImageRecord
+from kunita.image_remarks import all_remarks
 from kunita.inference import image_fit, image_prior
 from kunita.inference.image_fit import ImageFit, ImageFitOptions, ImageTask, Scales, fit_images
 from kunita.inference.image_search import ImageProgress, Marks
@@ -26,9 +27,9 @@ from kunita.inference.lattice_model import SiteInformation
 from kunita.inference.lattice_posterior import Draws
 from kunita.inference.sandwich import SandwichRatio, sandwich_ratio
 from kunita.inference.search import Progress
-from kunita.inference.trend import Alignment, generators
+from kunita.inference.trend import Alignment
 from kunita.jaxrun.doors import on_one_blas_thread
-from kunita.observations.image_noise import ImageNoise, share_of_background
+from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide
 from kunita.observations.intensities import Intensities
 from kunita.observations.relation import Arrivals, Relation, relation
@@ -48,19 +49,6 @@ UNSETTLED = 0.1
 
 MISMATCH = 2.0
 """Where the local noise is so many times the common one, the images do not match."""
-
-MUCH_MISMATCH = 0.03
-"""A warning is due where more than this share of the compared voxels does not match. On textures
-that move by ten pixels and more, fits that end in a wrong minimum have 0.06 and more, and all but
-two of the forty others exactly none; brains of different people have 0.09 to 0.18."""
-
-TOO_SMALL = 1.5
-"""Regions that are too small by more than this factor, as far as the residuals tell, are warned
-of."""
-
-MUCH_BACKGROUND = 0.25
-"""A warning is due where more than this share of the compared voxels is empty: the median of the
-residuals, which the noise is found by, is then much too small."""
 
 LEAST_INFORMATION = 0.01
 """Images say something of a node if they lower its variance by at least this share."""
@@ -196,7 +184,7 @@ def register_images(
     sandwich = _sandwich_ratio(fit, noise, claimed, posterior.draws)
     images = _image_record(compared, fit, noise, posterior, _relation(task, fit, start), sandwich)
     reg = _record(task, fit, noise, posterior, setting, marked)
-    remarks = tuple(_all_remarks(task, setting, reg.outcome, images))
+    remarks = tuple(all_remarks(task, setting, reg, images, marked))
     seconds = time.perf_counter() - began
     return dataclasses.replace(reg, images=images, warnings=remarks, seconds=seconds)
 
@@ -468,7 +456,7 @@ def _relation(task: ImageTask, fit: ImageFit, start: Prealignment) -> Relation:
 def _background(fit: ImageFit) -> float:
     """The share of the compared voxels that are empty."""
     compared = fit.state.compared
-    return share_of_background(compared.mean_slopes, compared.counts)
+    return 1 - float(compared.informing.sum() / compared.counts.sum())
 
 
 def _noise_widths(fit: ImageFit) -> tuple[float, ...] | None:
@@ -480,11 +468,10 @@ def _noise_widths(fit: ImageFit) -> tuple[float, ...] | None:
 
 
 def _mismatch_map(fit: ImageFit, noise: ImageNoise) -> Image:
-    """How much larger the noise is around the voxels of the last level than where it is least."""
+    """How much larger the noise is around the voxels of the last level than it usually is."""
     level = fit.search.level
     is_compared = fit.state.compared.counts > 0
-    least = noise.variance[is_compared].min(axis=0)
-    ratio = np.sqrt(noise.variance / least).max(axis=1)
+    ratio = np.sqrt(noise.excess).max(axis=1)
     seen = np.where(is_compared, ratio, np.nan).astype(np.float32)
     places = level.view.places
     shape = tuple(len(along) for along in places)
@@ -559,81 +546,3 @@ def _outcome(pair: ImagePair, fit: ImageFit) -> Outcome:
     last = fit.history[-1]
     is_still = last.move_mm <= UNSETTLED * pair.voxel
     return Outcome.CONVERGED if is_still else Outcome.IMAGES_UNSETTLED
-
-
-def _all_remarks(
-    task: ImageTask, setting: ImageSetting, outcome: Outcome, images: ImageRecord
-) -> Iterator[str]:
-    """All that a user should know, the kind of registration first."""
-    yield from _first_look_remarks(setting, images)
-    yield from _remarks(outcome, images)
-    yield from _open_remarks(task, setting.align)
-
-
-def _first_look_remarks(setting: ImageSetting, images: ImageRecord) -> Iterator[str]:
-    """What a first look leaves out."""
-    if not setting.quick:
-        return
-    if setting.scales is None:
-        prior = "the prior is a default, not chosen by the evidence"
-    else:
-        prior = "the prior is the given one"
-    yield (
-        "this is a first look (quick): the finest level was left out unless it is the only one, "
-        f"{prior}, and radii from {images.num_draws} draws have a Monte Carlo error of "
-        f"{100 * images.monte_carlo_error:.0f} %; register without quick before you rely on it"
-    )
-
-
-def _remarks(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
-    """What a user should know of the fit."""
-    if not outcome.converged:
-        yield outcome.value
-    if not images.relation.is_found:
-        yield (
-            "the intensities of the two images do not seem to be related (gradients are correlated "
-            f"by {images.relation.before:.2f} before the flow, {images.relation.after:.2f} after "
-            "it), as between different modalities, inverted contrasts or different objects: do not "
-            "trust this registration, nor its uncertainty; register with landmarks instead"
-        )
-    ratio = images.sandwich_ratio
-    if ratio is not None and ratio.median > TOO_SMALL:
-        yield (
-            "the residuals of the images are correlated by more than the fit allows for: as far as "
-            f"they tell, the uncertainty is too small by a factor of {ratio.median:.1f}"
-        )
-    if images.background > MUCH_BACKGROUND:
-        yield (
-            f"{100 * images.background:.0f} % of the compared voxels are an empty background, "
-            "which has no noise: the uncertainty of the rest is then too small; give masks of what "
-            "is not empty"
-        )
-    if images.mismatch > MUCH_MISMATCH:
-        yield (
-            f"the images do not match around {100 * images.mismatch:.0f} % of the compared voxels, "
-            f"least of all around {_worst_place(images)} of the moving image: there the "
-            "registration may be wrong by more than its uncertainty says; look at the warped "
-            "image, mask what one image lacks, or give a few landmarks"
-        )
-
-
-def _worst_place(images: ImageRecord) -> str:
-    """Where the images match least, in words."""
-    mismatch = images.mismatch_map
-    worst = np.unravel_index(np.nanargmax(mismatch.data), mismatch.grid.shape)
-    place = mismatch.grid.world(np.array([worst], dtype=float))[0]
-    decimals = max(0, int(np.ceil(-np.log10(mismatch.grid.spacing.min()))))
-    rounded = np.round(place, decimals) + 0.0  # no minus zero
-    return f"({', '.join(f'{along:.{decimals}f}' for along in rounded)}) {images.unit}"
-
-
-def _open_remarks(task: ImageTask, kind: str) -> Iterator[str]:
-    """Directions of the alignment that the images do not determine."""
-    whole = len(generators(kind, task.pair.moving.dimension))
-    num_open = whole - len(task.trend.generators)
-    if num_open:
-        yield (
-            f"the images do not determine {num_open} of the {whole} directions of the {kind} "
-            "alignment, such as a shift along stripes or a turn of a disc: these were kept as the "
-            "alignment starts, and the uncertainty along them is that of the prior alone"
-        )

@@ -25,7 +25,7 @@ from kunita.inference import lattice_posterior, path_space, sandwich, solve, tre
 from kunita.inference.intervals import EstimatedParameter
 from kunita.io.old_records import posterior_of_version_1, progress_of_version_1
 from kunita.io.writing import complete
-from kunita.observations import lattice, relation
+from kunita.observations import lattice, mirrors, relation
 from kunita.observations.base import Rows
 from kunita.suspects.report import Suspicion
 
@@ -47,6 +47,7 @@ KINDS: tuple[type, ...] = (
     lattice.LatticeAxis,
     lattice.CellInformation,
     relation.Relation,
+    mirrors.Reversal,
     lattice_posterior.Draws,
     sandwich.SandwichRatio,
     Trajectory,

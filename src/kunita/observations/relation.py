@@ -24,8 +24,9 @@ from jaxtyping import Float
 
 from kunita.jaxrun.doors import Array
 from kunita.observations.image_pair import ImagePair, Smoothing
-from kunita.observations.intensities import Comparison
+from kunita.observations.intensities import Comparison, IntensityLevel
 from kunita.observations.lattice import Lattice
+from kunita.observations.mirrors import Reversal, best_reversal
 
 COARSE = Smoothing(4.0, 0.5)
 FINE = Smoothing(1.5, 1.0)
@@ -61,11 +62,13 @@ class Relation:
         before: of coarse images, aligned but not deformed.
         after: of fine images, where the flow carries them.
         chance: what the first may be by chance; above one in images too small to tell.
+        reversal: what reversing axes of the moving image would change; None if that was not asked.
     """
 
     before: float
     after: float
     chance: float = 0.0
+    reversal: Reversal | None = None
 
     @property
     def margin(self) -> float:
@@ -74,9 +77,14 @@ class Relation:
         return max(self.before - least_before, self.after - LEAST_AFTER)
 
     @property
+    def is_mirrored(self) -> bool:
+        """Whether one image seems to be mirrored or upside down."""
+        return self.reversal is not None and self.reversal.is_far_better
+
+    @property
     def is_found(self) -> bool:
-        """Whether the intensities are related."""
-        return self.margin >= 0
+        """Whether the intensities are related, as the images lie."""
+        return self.margin >= 0 and not self.is_mirrored
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,6 +98,14 @@ class Arrivals:
 
     positions: np.ndarray
     jacobians: np.ndarray
+
+    @classmethod
+    def not_turned(cls, lattice: Lattice) -> "Arrivals":
+        """The middle of the nodes in the middle of the fixed image, and no rotation."""
+        nodes = lattice.nodes
+        middle = (nodes.min(axis=0) + nodes.max(axis=0)) / 2
+        d = nodes.shape[1]
+        return cls(nodes - middle, np.broadcast_to(np.eye(d), (len(nodes), d, d)))
 
 
 def relation(
@@ -120,7 +136,20 @@ def relation(
         before=correlation_of_slopes(before),
         after=correlation_of_slopes(after),
         chance=deviations / float(np.sqrt(max(_num_spots(pair, volume), 1.0))),
+        reversal=_reversal(coarse, before, Arrivals.not_turned(lattice)),
     )
+
+
+def _reversal(level: IntensityLevel, aligned: Comparison, not_turned: Arrivals) -> Reversal:
+    """What reversing axes would change, with the alignment and without any rotation.
+
+    The alignment of an image that is mirrored may have turned it, which hides the mirror.
+    """
+    plain = level.compare(not_turned.positions, not_turned.jacobians)
+    one = best_reversal(level, aligned)
+    other = best_reversal(level, plain)
+    best = max(one, other, key=lambda found: found.after)
+    return dataclasses.replace(best, before=max(one.before, other.before))
 
 
 def _num_spots(pair: ImagePair, volume: float) -> float:

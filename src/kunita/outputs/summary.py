@@ -206,6 +206,7 @@ def image_numbers(reg: Registration) -> Any:
             "before": images.relation.before,
             "after": images.relation.after,
             "chance": images.relation.chance,
+            "mirrored": images.relation.is_mirrored,
         },
         "draws": images.num_draws,
         "monte_carlo_error": images.monte_carlo_error,

@@ -1,0 +1,145 @@
+"""What a user should know of a registration that images drive, in sentences."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kunita.checks import NoisyPairs
+from kunita.errors import Outcome
+from kunita.image_checks import ImageSetting
+from kunita.image_posterior import ImagePosterior
+from kunita.image_record import ImageRecord
+from kunita.inference.contradictions import chances
+from kunita.inference.image_fit import ImageTask
+from kunita.inference.trend import generators
+from kunita.record import Registration
+
+MUCH_MISMATCH = 0.03
+"""A warning is due where more than this share of the compared voxels does not match. On textures
+that move by ten pixels and more, fits that end in a wrong minimum have 0.06 and more, and all but
+two of the forty others exactly none; brains of different people have 0.09 to 0.18."""
+
+TOO_SMALL = 1.5
+"""Regions that are too small by more than this factor, as far as the residuals tell, are warned
+of."""
+
+UNLIKELY = 1e-3
+"""A landmark is said to contradict the images if one of all would be so far off by chance in fewer
+than one registration of a thousand."""
+
+
+def all_remarks(
+    task: ImageTask,
+    setting: ImageSetting,
+    reg: Registration,
+    images: ImageRecord,
+    marked: NoisyPairs | None,
+) -> Iterator[str]:
+    """All that a user should know, the kind of registration first.
+
+    Args:
+        task: what was registered.
+        setting: what was asked for.
+        reg: the record without images and remarks.
+        images: how they were compared.
+        marked: landmarks beside them, or none.
+    """
+    yield from _first_look_remarks(setting, images)
+    yield from remarks_of_fit(reg.outcome, images)
+    if marked is not None:
+        yield from _contradictions(reg, marked, images.unit)
+    yield from _open_remarks(task, setting.align)
+
+
+def _contradictions(reg: Registration, marked: NoisyPairs, unit: str) -> Iterator[str]:
+    """Landmarks that the images, and the other landmarks, put elsewhere."""
+    posterior = reg.posterior
+    assert isinstance(posterior, ImagePosterior)
+    found = posterior.predict(marked.moving)
+    miss = marked.fixed - found.mean
+    likely = chances(miss, posterior.precisions, found.covariance)
+    labels = marked.pairs.labels
+    for row in np.flatnonzero(likely < UNLIKELY / len(marked)):
+        away = np.linalg.norm(miss[row])
+        yield (
+            f"landmark {labels[row]} is {away:.2g} {unit} from where the registration puts it, "
+            "more than its noise explains: it contradicts the images or the other landmarks; check "
+            "it, or give it a larger noise"
+        )
+
+
+def _first_look_remarks(setting: ImageSetting, images: ImageRecord) -> Iterator[str]:
+    """What a first look leaves out."""
+    if not setting.quick:
+        return
+    if setting.scales is None:
+        prior = "the prior is a default, not chosen by the evidence"
+    else:
+        prior = "the prior is the given one"
+    yield (
+        "this is a first look (quick): the finest level was left out unless it is the only one, "
+        f"{prior}, and radii from {images.num_draws} draws have a Monte Carlo error of "
+        f"{100 * images.monte_carlo_error:.0f} %; register without quick before you rely on it"
+    )
+
+
+def remarks_of_fit(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
+    """What a user should know of the fit."""
+    if not outcome.converged:
+        yield outcome.value
+    reversal = images.relation.reversal
+    if images.relation.is_mirrored and reversal is not None:
+        yield (
+            "one of the images seems to be mirrored or upside down: with "
+            f"{_axes_in_words(reversal.axes)} of the moving image reversed, their gradients are "
+            f"correlated by {reversal.after:.2f} instead of {reversal.before:.2f}; check what the "
+            "files say of their axes, and do not trust this registration"
+        )
+    elif not images.relation.is_found:
+        yield (
+            "the intensities of the two images do not seem to be related (gradients are correlated "
+            f"by {images.relation.before:.2f} before the flow, {images.relation.after:.2f} after "
+            "it), as between different modalities, inverted contrasts or different objects: do not "
+            "trust this registration, nor its uncertainty; register with landmarks instead"
+        )
+    ratio = images.sandwich_ratio
+    if ratio is not None and ratio.median > TOO_SMALL:
+        yield (
+            "the residuals of the images are correlated by more than the fit allows for: as far as "
+            f"they tell, the uncertainty is too small by a factor of {ratio.median:.1f}"
+        )
+    if images.mismatch > MUCH_MISMATCH:
+        yield (
+            f"the images do not match around {100 * images.mismatch:.0f} % of the compared voxels, "
+            f"least of all around {_worst_place(images)} of the moving image: there the "
+            "registration may be wrong by more than its uncertainty says; look at the warped "
+            "image, mask what one image lacks, or give a few landmarks"
+        )
+
+
+def _axes_in_words(axes: tuple[int, ...]) -> str:
+    """Such as "the first axis" or "the first and the third axis"."""
+    names = [f"the {('first', 'second', 'third')[axis]}" for axis in axes]
+    return f"{' and '.join(names)} axis"
+
+
+def _worst_place(images: ImageRecord) -> str:
+    """Where the images match least, in words."""
+    mismatch = images.mismatch_map
+    worst = np.unravel_index(np.nanargmax(mismatch.data), mismatch.grid.shape)
+    place = mismatch.grid.world(np.array([worst], dtype=float))[0]
+    decimals = max(0, int(np.ceil(-np.log10(mismatch.grid.spacing.min()))))
+    rounded = np.round(place, decimals) + 0.0  # no minus zero
+    return f"({', '.join(f'{along:.{decimals}f}' for along in rounded)}) {images.unit}"
+
+
+def _open_remarks(task: ImageTask, kind: str) -> Iterator[str]:
+    """Directions of the alignment that the images do not determine."""
+    whole = len(generators(kind, task.pair.moving.dimension))
+    num_open = whole - len(task.trend.generators)
+    if num_open:
+        yield (
+            f"the images do not determine {num_open} of the {whole} directions of the {kind} "
+            "alignment, such as a shift along stripes or a turn of a disc: these were kept as the "
+            "alignment starts, and the uncertainty along them is that of the prior alone"
+        )
