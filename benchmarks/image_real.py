@@ -60,6 +60,7 @@ from image_tables import shown
 from scipy.stats import chi2, spearmanr
 
 import kunita
+from kunita.jaxrun.memory import keep_freed_memory
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -659,6 +660,7 @@ JOBS: dict[str, Callable[[Job, Kept], Iterator[tuple[str, Record]]]] = {
 
 def main() -> None:
     """Run a job and print its table, or all tables."""
+    keep_freed_memory()  # as the command line does
     arguments = parsed()
     home = PROJECT / ".bench" / "images"
     folder = home / arguments.name

@@ -89,7 +89,7 @@ def test_what_may_be_chance_is_not_enough():
     quarter[: SIZE // 2, : SIZE // 2] = True
     # The outermost voxels are not compared, so that a quarter is a little more than that.
     whole = related(image, image).chance
-    assert related(image, image, quarter).chance == pytest.approx(2 * whole, rel=0.1)
+    assert related(image, image, quarter).chance == pytest.approx(2 * whole, rel=0.2)
 
 
 def test_an_image_without_gradients_is_related_to_nothing():

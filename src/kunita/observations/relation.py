@@ -28,7 +28,7 @@ from kunita.observations.intensities import Comparison, IntensityLevel
 from kunita.observations.lattice import Lattice
 from kunita.observations.mirrors import Reversal, best_reversal
 
-COARSE = Smoothing(4.0, 0.5)
+COARSE = Smoothing(4.0, 1.0)
 FINE = Smoothing(1.5, 1.0)
 """Of the images whose gradients are compared before and after the flow."""
 
