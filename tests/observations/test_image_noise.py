@@ -28,8 +28,8 @@ def variances(residual, slopes, counts=None, contrast=1.0):
     flat = residual.reshape(-1, 1)
     if counts is None:
         counts = np.ones(len(flat), np.float32)
-    least = image_noise.LeastNoise(contrast=np.array([contrast]), offset=0.0)
-    expected = image_noise.expected_variance(flat, slopes, counts, least)
+    limits = image_noise.NoiseLimits(np.array([contrast]), offsets=(0.0, np.inf))
+    expected = image_noise.expected_variance(flat, slopes, counts, limits)
     around = image_noise.Surroundings(SHAPE, window=np.array([4.0, 4.0]))
     excess = image_noise.local_excess(flat, expected, counts, around)
     return (expected * excess).reshape(SHAPE)
@@ -64,7 +64,7 @@ def test_residuals_that_grow_with_the_gradient_are_found_out():
     law = image_noise.NoiseLaw(base=0.02, per_steepness=beside**2)
     residual = np.sqrt(law.at(steepness)) * smoothed(1, 0.0).ravel()
     counts = np.ones(len(residual), np.float32)
-    found = image_noise.noise_law(residual, steepness, counts, 1.0, 0.0)
+    found = image_noise.noise_law(residual, steepness, counts, 1.0, (0.0, np.inf))
     # 9,216 residuals in eight classes: a variance from the median errs by 5 per cent each.
     assert found.base == pytest.approx(law.base, rel=0.3)
     assert found.per_steepness == pytest.approx(law.per_steepness, rel=0.15)
@@ -75,8 +75,22 @@ def test_voxels_are_beside_their_place_by_at_least_what_the_discretisation_errs(
     steepness = np.sum(slopes[:, 0] ** 2, axis=1)
     residual = 0.1 * smoothed(1, 0.0).ravel()
     counts = np.ones(len(residual), np.float32)
-    found = image_noise.noise_law(residual, steepness, counts, 1.0, 0.5)
+    found = image_noise.noise_law(residual, steepness, counts, 1.0, (0.5, np.inf))
     assert found.per_steepness == 0.25
+
+
+def test_what_is_farther_beside_its_place_is_not_taken_for_noise():
+    """Then the typical residual tells the variance, as if no voxel were steeper than others."""
+    slopes = gradients(0)
+    steepness = np.sum(slopes[:, 0] ** 2, axis=1)
+    law = image_noise.NoiseLaw(base=0.02, per_steepness=4.0)
+    residual = np.sqrt(law.at(steepness)) * smoothed(1, 0.0).ravel()
+    counts = np.ones(len(residual), np.float32)
+    found = image_noise.noise_law(residual, steepness, counts, 1.0, (0.0, 0.3))
+    assert found.per_steepness == pytest.approx(0.3**2)
+    robust = (1.4826 * np.median(np.abs(residual))) ** 2
+    [typical] = found.at(np.median(steepness, keepdims=True))
+    assert typical == pytest.approx(robust, rel=0.01)
 
 
 def test_hubers_weights_keep_the_pull_of_outliers_constant():

@@ -34,7 +34,7 @@ from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array, to_numpy
 from kunita.observations import image_noise
 from kunita.observations.decimation import decimation_factor
-from kunita.observations.image_noise import ImageNoise, LeastNoise, Surroundings
+from kunita.observations.image_noise import ImageNoise, NoiseLimits, Surroundings
 from kunita.observations.intensities import Comparison, Intensities, IntensityLevel
 
 TINY = float(np.finfo(np.float64).tiny)
@@ -251,7 +251,7 @@ class LevelSearch:
         """The noise model where the voxels have arrived; f is found anew unless it is given."""
         slopes = compared.mean_slopes
         expected = image_noise.expected_variance(
-            compared.residual, slopes, compared.informing, self._least_noise
+            compared.residual, slopes, compared.informing, self._noise_limits
         )
         around = Surroundings(self.level.view.shape, self.window)
         excess = image_noise.local_excess(compared.residual, expected, compared.informing, around)
@@ -262,9 +262,14 @@ class LevelSearch:
         return ImageNoise(variance, excess, tails, decimation)
 
     @property
-    def _least_noise(self) -> LeastNoise:
-        offset = image_noise.LEAST_OFFSET * float(np.min(self.level.spacing))
-        return LeastNoise(self.level.contrast, offset)
+    def _noise_limits(self) -> NoiseLimits:
+        """What is added where smoothing has averaged over outlines that lie beside their place."""
+        averaged = min(1.0, self.level.voxel / self.level.smoothing)
+        unit = averaged * self.level.voxel
+        return NoiseLimits(
+            contrast=self.level.contrast,
+            offsets=(image_noise.LEAST_OFFSET * unit, image_noise.MOST_OFFSET * unit),
+        )
 
     def decimation(self, compared: Comparison, variance: Float[Array, "k c"]) -> float:
         """The decimation factor f of the residuals."""

@@ -158,6 +158,12 @@ class IntensityLevel:
         seen = self.values[self.counts > 0]
         return seen.std(axis=0, dtype=np.float64) if len(seen) else np.zeros(self.values.shape[1])
 
+    @property
+    def voxel(self) -> float:
+        """The shortest distance of voxels of the moving image, mm."""
+        strides = [along[1] - along[0] if len(along) > 1 else 1.0 for along in self.view.places]
+        return float(np.min(self.spacing / strides))
+
     def compare(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Comparison:
         """Compare where the nodes have arrived.
 
