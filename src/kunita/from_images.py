@@ -136,9 +136,20 @@ def _lines(case: ImageCase, reg: Any, document: Any, seconds: float) -> Iterator
     out = Path(document["out"])
     count = len(document["files"])
     yield reg.summary()
+    yield from _to_expect(document, case.unit)
     yield f"  written    {out}/ ({count} files, {seconds:.0f} s in all)"
     if case.request.report:
         yield f"  look at    {out / case.rename(REPORT)}"
+
+
+def _to_expect(document: Any, unit: str) -> Iterator[str]:
+    """How sure the registration is, unless nothing of it can be trusted."""
+    compared = document["expected"]["compared"]
+    if compared is None or not document["registered_images"]["relation"]["found"]:
+        return
+    middle = f"{compared['median_radius95_mm']:.2g} {unit}"
+    worst = f"{compared['worst_radius95_mm']:.2g} {unit}"
+    yield f"  to expect  95 % radius {middle} where images were compared (median; {worst} at most)"
 
 
 def refuse_contradictions(args: Namespace) -> None:

@@ -113,9 +113,12 @@ def test_other_commands_take_the_result(folder, ended):
 
 def test_landmarks_beside_images_get_their_table(folder):
     marks = ("--landmarks", folder / "moving.csv", folder / "fixed.csv", "--noise", 0.1)
-    ended = from_images(folder, "both", *PRIOR, *marks, "--json", "--no-report")
+    ended = from_images(folder, "both", *PRIOR, *marks, "--no-report")
     assert ended.status == 0, ended.err
-    assert json.loads(ended.out)["n_landmarks"] == 3
+    document = json.loads((folder / "both" / "summary.json").read_text())
+    assert document["n_landmarks"] == 3
+    radius = document["expected"]["compared"]["median_radius95_mm"]
+    assert f"to expect  95 % radius {radius:.2g} pixel where images were compared" in ended.out
     written = {path.name for path in (folder / "both").iterdir()}
     assert {"landmarks.csv", "mismatch.tif"} <= written
     assert not {"report.html", "overview.png"} & written
