@@ -9,12 +9,12 @@ import scipy.linalg
 from kunita.flow import grid_flow
 from kunita.flow.grid_flow import FlowCovariance
 from kunita.flow.velocity_grid import grid_around
-from kunita.inference import lattice_model
+from kunita.inference import dense_solver, lattice_model
+from kunita.inference.conjugate import ConjugateOptions, solve, solve_together
+from kunita.inference.deflation import Deflation
+from kunita.inference.dense_solver import DenseSolver
 from kunita.inference.image_evidence import LinearisedImages
 from kunita.inference.lattice_model import (
-    ConjugateOptions,
-    Deflation,
-    DenseSolver,
     LatticeModel,
     LatticeSystem,
     ProfiledInformation,
@@ -84,7 +84,7 @@ def dense_solution(made, force):
 
 def test_conjugate_gradients_solve_the_system(made):
     force = forces(made)
-    solved = lattice_model.solve(made.model.system, force, TIGHT)
+    solved = solve(made.model.system, force, TIGHT)
     expected = made.model.flow.product(dense_solution(made, force).astype(np.float32))
     np.testing.assert_allclose(solved.moved, expected, atol=2e-3 * np.abs(expected).max())
     np.testing.assert_allclose(solved.moved, made.model.flow.product(solved.dual), atol=1e-2)
@@ -103,9 +103,9 @@ def test_deflation_gives_the_same_answer_in_fewer_steps(made):
     force = forces(made)
     lattice = made.model.information.cells.lattice
     coarse = Deflation.of(made.model.system, lattice.subset(32.0))
-    plain = lattice_model.solve(made.model.system, force, TIGHT)
+    plain = solve(made.model.system, force, TIGHT)
     options = TIGHT
-    deflated = lattice_model.solve(made.model.system, force, options, coarse)
+    deflated = solve(made.model.system, force, options, coarse)
     np.testing.assert_allclose(deflated.moved, plain.moved, atol=5e-3 * np.abs(plain.moved).max())
     assert deflated.num_iterations < plain.num_iterations
 
@@ -136,7 +136,7 @@ def test_a_matrix_that_rounding_made_indefinite_is_still_factored():
     rng = np.random.default_rng(0)
     turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
     spoiled = turn @ np.diag([1e8, 1e3, 1.0, 1.0, -0.5, 0.2]) @ turn.T
-    factor = lattice_model._factor_above_one(spoiled)
+    factor = dense_solver._factor_above_one(spoiled)
     found = scipy.linalg.cho_solve(factor, np.eye(6))
     expected = turn @ np.diag([1e-8, 1e-3, 1.0, 1.0, 1.0, 1.0]) @ turn.T
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -145,8 +145,8 @@ def test_a_matrix_that_rounding_made_indefinite_is_still_factored():
 def test_a_block_solves_every_system_in_fewer_steps(made):
     force = forces(made, count=12)
     system = made.model.system
-    one_by_one = lattice_model.solve(system, force, TIGHT)
-    block = lattice_model.solve_together(system, force, TIGHT)
+    one_by_one = solve(system, force, TIGHT)
+    block = solve_together(system, force, TIGHT)
     expected = made.model.flow.product(dense_solution(made, force).astype(np.float32))
     np.testing.assert_allclose(block.moved, expected, atol=2e-3 * np.abs(expected).max())
     assert block.num_iterations < one_by_one.num_iterations / 2
@@ -156,8 +156,8 @@ def test_a_block_with_a_coarse_space_gives_the_same_answer(made):
     force = forces(made, count=12)
     system = made.model.system
     coarse = Deflation.of(system, made.model.lattice.subset(32.0))
-    plain = lattice_model.solve_together(system, force, TIGHT)
-    deflated = lattice_model.solve_together(system, force, TIGHT, coarse)
+    plain = solve_together(system, force, TIGHT)
+    deflated = solve_together(system, force, TIGHT, coarse)
     np.testing.assert_allclose(deflated.moved, plain.moved, atol=5e-3 * np.abs(plain.moved).max())
 
 
@@ -166,7 +166,7 @@ def test_a_block_may_hold_the_same_system_twice(made):
     force = forces(made, count=4)
     twice = np.concatenate([force, force])
     expected = made.model.flow.product(dense_solution(made, twice).astype(np.float32))
-    block = lattice_model.solve_together(made.model.system, twice, TIGHT)
+    block = solve_together(made.model.system, twice, TIGHT)
     np.testing.assert_allclose(block.moved, expected, atol=2e-3 * np.abs(expected).max())
 
 
@@ -177,9 +177,7 @@ def information_on(made, displacement):
 def solve_profiled(made, force):
     profiled = ProfiledInformation.of(made.model.information, made.model.design)
     system = LatticeSystem(made.model.flow, profiled)
-    return lattice_model.best_path(
-        profiled, force, lambda pulling: lattice_model.solve(system, pulling, TIGHT)
-    )
+    return lattice_model.best_path(profiled, force, lambda pulling: solve(system, pulling, TIGHT))
 
 
 def test_a_profiled_force_does_not_pull_at_the_alignment(made):

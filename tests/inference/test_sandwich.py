@@ -9,7 +9,8 @@ from kunita.flow import grid_flow
 from kunita.flow.grid_flow import FlowCovariance
 from kunita.flow.velocity_grid import grid_around
 from kunita.inference import sandwich
-from kunita.inference.lattice_model import ConjugateOptions, LatticeModel, SiteInformation
+from kunita.inference.conjugate import ConjugateOptions
+from kunita.inference.lattice_model import LatticeModel, SiteInformation
 from kunita.inference.lattice_posterior import LatticePosterior, PosteriorOptions, design_at
 from kunita.inference.sandwich import SandwichRatio, sandwich_ratio, sandwich_ratios
 from kunita.inference.trend import determined_trend

@@ -19,8 +19,9 @@ from jaxtyping import Float
 
 from kunita.flow.grid_flow import CarriedPoints, FlowCovariance
 from kunita.flow.velocity_grid import VelocityGrid
+from kunita.inference.dense_solver import DenseSolver
 from kunita.inference.image_fit import Scales
-from kunita.inference.lattice_model import DenseSolver, SiteInformation
+from kunita.inference.lattice_model import SiteInformation
 from kunita.jaxrun.doors import Array
 
 

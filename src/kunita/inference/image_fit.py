@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from kunita.flow.grid_flow import VelocityPath
 from kunita.flow.velocity_grid import VelocityGrid, grid_around
+from kunita.inference.conjugate import ConjugateOptions
 from kunita.inference.image_search import (
     DEFAULT_SEARCH,
     ImageProblem,
@@ -20,7 +21,6 @@ from kunita.inference.image_search import (
     SearchOptions,
     search_level,
 )
-from kunita.inference.lattice_model import ConjugateOptions
 from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array
 from kunita.observations.image_pair import ImagePair, Smoothing

@@ -27,15 +27,11 @@ from jaxtyping import Float
 
 from kunita.flow import grid_flow
 from kunita.flow.grid_flow import CarriedPoints, FlowCovariance
-from kunita.inference import lattice_model
-from kunita.inference.lattice_model import (
-    ConjugateOptions,
-    Deflation,
-    DenseSolver,
-    Duals,
-    LatticeModel,
-    Solved,
-)
+from kunita.inference import conjugate
+from kunita.inference.conjugate import ConjugateOptions
+from kunita.inference.deflation import Deflation
+from kunita.inference.dense_solver import DenseSolver
+from kunita.inference.lattice_model import Duals, LatticeModel, Solved
 from kunita.inference.trend import Trend
 from kunita.jaxrun.doors import Array
 
@@ -103,11 +99,11 @@ class LatticePosterior:
 
     def solve(self, forces: Duals) -> Duals:
         """(I + MΛ)⁻¹g, one system by itself."""
-        return self._solve(forces, lattice_model.solve).duals
+        return self._solve(forces, conjugate.solve).duals
 
     def solve_together(self, forces: Duals) -> "Answers":
         """The same in a block: for systems that do not nearly depend on each other, as draws."""
-        return self._solve(forces, lattice_model.solve_together)
+        return self._solve(forces, conjugate.solve_together)
 
     def _solve(self, forces: Duals, method: Callable[..., Solved]) -> "Answers":
         if self.dense is not None:
