@@ -72,3 +72,22 @@ def test_a_separable_product_is_the_kronecker_product():
     whole = np.kron(np.kron(matrices[0], matrices[1]), matrices[2])
     found = splines.separable(matrices, values)
     np.testing.assert_allclose(found.reshape(2, -1), values.reshape(2, -1) @ whole.T, atol=1e-12)
+
+
+def test_many_splines_are_multiplied_some_at_a_time():
+    rng = np.random.default_rng(0)
+    matrices = [rng.normal(size=(7, 30)).astype(np.float32) for _ in range(3)]
+    values = rng.normal(size=(40, 30, 30, 30)).astype(np.float32)
+    assert values.size > 2 * splines.CACHED
+    found = splines.separable(matrices, values)
+    expected = np.einsum("ai,bj,ck,qijk->qabc", *matrices, values, optimize=True)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert splines.separable(matrices, values[:0]).shape == (0, 7, 7, 7)
+
+
+def test_a_matrix_for_each_point():
+    rng = np.random.default_rng(0)
+    matrices = rng.normal(size=(3, 2, 50)).astype(np.float32)
+    vectors = rng.normal(size=(5, 2, 50)).astype(np.float32)
+    found = splines.blockwise(matrices, vectors)
+    np.testing.assert_allclose(found, np.einsum("abn,cbn->can", matrices, vectors), atol=1e-5)

@@ -252,7 +252,9 @@ def _image_entries(images: ImageRecord) -> Iterator[tuple[str, str]]:
     if images.sandwich_ratio is not None:
         ratio = f"{images.sandwich_ratio.median:.2f} times the claimed deviations (median)"
         yield "check", f"by a sandwich with the residuals, {ratio}"
-    if images.relation.is_found:
+    if images.relation.is_mirrored:
+        yield "mismatch", "one of the images seems to be mirrored: do not trust the registration"
+    elif images.relation.is_found:
         yield "mismatch", f"around {100 * images.mismatch:.0f} % of the compared voxels"
     else:
         yield "mismatch", "the images do not seem to be related: do not trust the registration"

@@ -147,8 +147,8 @@ def _to_expect(document: Any, unit: str) -> Iterator[str]:
     compared = document["expected"]["compared"]
     if compared is None or not document["registered_images"]["relation"]["found"]:
         return
-    middle = f"{compared['median_radius95_mm']:.2g} {unit}"
-    worst = f"{compared['worst_radius95_mm']:.2g} {unit}"
+    middle = f"{compared['median_radius95_mm']:.2f} {unit}"
+    worst = f"{compared['worst_radius95_mm']:.2f} {unit}"
     yield f"  to expect  95 % radius {middle} where images were compared (median; {worst} at most)"
 
 

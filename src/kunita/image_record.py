@@ -27,7 +27,7 @@ class ImageRecord:
         mismatch_map: in moving space, at the voxels that were compared on the last level: the
             local standard deviation of the noise over the usual one of its channel at such a
             gradient, the largest of all channels. One where the images match, above two where they
-            do not, NaN where nothing was compared.
+            do not, NaN where nothing was compared and in an empty background.
         relation: whether their intensities are related.
         is_prior_chosen: whether the evidence chose the kernel; else it was given, or a default.
         num_draws: from the posterior.

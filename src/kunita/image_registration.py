@@ -44,8 +44,14 @@ DRAWS = {2: 256, 3: 88}
 QUICK_DRAWS = {2: 64, 3: 24}
 """Draws of a first look: the standard error of a radius is 6 to 10 per cent."""
 
+QUICK_ITERATIONS = 8
+"""On the last level of a first look, which other levels do not continue."""
+
 UNSETTLED = 0.1
 """A fit whose last step moved the images by more than this many voxels has not converged."""
+
+JUDGED = 0.1
+"""Around places where fewer voxels than this share have a gradient, nothing is known of a match."""
 
 MISMATCH = 2.0
 """Where the local noise is so many times the common one, the images do not match."""
@@ -266,7 +272,8 @@ def _options(pair: ImagePair, *, is_quick: bool = False) -> ImageFitOptions:
     shortest = float(np.min(pair.edges)) / pair.voxel
     levels = image_fit.standard_levels(pair.moving.dimension, int(shortest))
     if is_quick and len(levels) > 1:
-        levels = levels[:-1]
+        *coarser, last = levels[:-1]
+        levels = (*coarser, dataclasses.replace(last, iterations=QUICK_ITERATIONS))
     return image_fit.standard_options(pair.moving.dimension, levels)
 
 
@@ -456,7 +463,7 @@ def _relation(task: ImageTask, fit: ImageFit, start: Prealignment) -> Relation:
 def _background(fit: ImageFit) -> float:
     """The share of the compared voxels that are empty."""
     compared = fit.state.compared
-    return 1 - float(compared.informing.sum() / compared.counts.sum())
+    return 1 - float(compared.informing.sum() / max(compared.counts.sum(), 1))
 
 
 def _noise_widths(fit: ImageFit) -> tuple[float, ...] | None:
@@ -470,9 +477,10 @@ def _noise_widths(fit: ImageFit) -> tuple[float, ...] | None:
 def _mismatch_map(fit: ImageFit, noise: ImageNoise) -> Image:
     """How much larger the noise is around the voxels of the last level than it usually is."""
     level = fit.search.level
-    is_compared = fit.state.compared.counts > 0
+    compared = fit.state.compared
+    is_judged = (compared.counts > 0) & (fit.search.share_informing(compared) > JUDGED)
     ratio = np.sqrt(noise.excess).max(axis=1)
-    seen = np.where(is_compared, ratio, np.nan).astype(np.float32)
+    seen = np.where(is_judged, ratio, np.nan).astype(np.float32)
     places = level.view.places
     shape = tuple(len(along) for along in places)
     return Image(seen.reshape(shape), _affine_of_places(places, level.view.lattice.affine))

@@ -9,9 +9,10 @@ from kunita.errors import Outcome
 from kunita.image_checks import ImageSetting
 from kunita.image_posterior import ImagePosterior
 from kunita.image_record import ImageRecord
-from kunita.inference.contradictions import chances
+from kunita.inference.contradictions import left_out_marks
 from kunita.inference.image_fit import ImageTask
 from kunita.inference.trend import generators
+from kunita.observations.relation import LEAST_BEFORE, Relation
 from kunita.record import Registration
 
 MUCH_MISMATCH = 0.03
@@ -26,6 +27,10 @@ of."""
 UNLIKELY = 1e-3
 """A landmark is said to contradict the images if one of all would be so far off by chance in fewer
 than one registration of a thousand."""
+
+
+MOST_NAMED = 5
+"""Landmarks that are named in one sentence."""
 
 
 def all_remarks(
@@ -57,15 +62,25 @@ def _contradictions(reg: Registration, marked: NoisyPairs, unit: str) -> Iterato
     assert isinstance(posterior, ImagePosterior)
     found = posterior.predict(marked.moving)
     miss = marked.fixed - found.mean
-    likely = chances(miss, posterior.precisions, found.covariance)
-    labels = marked.pairs.labels
-    for row in np.flatnonzero(likely < UNLIKELY / len(marked)):
-        away = np.linalg.norm(miss[row])
-        yield (
-            f"landmark {labels[row]} is {away:.2g} {unit} from where the registration puts it, "
-            "more than its noise explains: it contradicts the images or the other landmarks; check "
-            "it, or give it a larger noise"
-        )
+    away, likely = left_out_marks(miss, posterior.precisions, found.covariance)
+    rows = np.flatnonzero(likely < UNLIKELY / len(marked))
+    if not len(rows):
+        return
+    worst_first = rows[np.argsort(-away[rows])]
+    named = [f"{marked.pairs.labels[row]} ({away[row]:.1f} {unit})" for row in worst_first]
+    yield (
+        f"{len(rows)} of the {len(marked)} landmarks lie farther from where the images and the "
+        f"other landmarks put them than their noise explains: {_listed(named)}. They pull the "
+        "registration to themselves: check them, and leave out what is wrong"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    """The first few of some names, and how many others there are."""
+    if len(names) > MOST_NAMED:
+        others = len(names) - MOST_NAMED
+        return f"{', '.join(names[:MOST_NAMED])} and {others} more"
+    return ", ".join(names)
 
 
 def _first_look_remarks(setting: ImageSetting, images: ImageRecord) -> Iterator[str]:
@@ -79,7 +94,8 @@ def _first_look_remarks(setting: ImageSetting, images: ImageRecord) -> Iterator[
     yield (
         "this is a first look (quick): the finest level was left out unless it is the only one, "
         f"{prior}, and radii from {images.num_draws} draws have a Monte Carlo error of "
-        f"{100 * images.monte_carlo_error:.0f} %; register without quick before you rely on it"
+        f"{100 * images.monte_carlo_error:.0f} %; its regions are too small: register without "
+        "quick before you rely on it"
     )
 
 
@@ -99,8 +115,8 @@ def remarks_of_fit(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
         yield (
             "the intensities of the two images do not seem to be related (gradients are correlated "
             f"by {images.relation.before:.2f} before the flow, {images.relation.after:.2f} after "
-            "it), as between different modalities, inverted contrasts or different objects: do not "
-            "trust this registration, nor its uncertainty; register with landmarks instead"
+            f"it), {_likely_reason(images.relation)}: do not trust this registration, nor its "
+            "uncertainty; register with landmarks instead"
         )
     ratio = images.sandwich_ratio
     if ratio is not None and ratio.median > TOO_SMALL:
@@ -117,9 +133,18 @@ def remarks_of_fit(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
         )
 
 
+def _likely_reason(relation: Relation) -> str:
+    """Why images are not related."""
+    if relation.before < -LEAST_BEFORE:
+        return "as if the contrast of one of them were inverted (then invert it)"
+    return "as between different modalities, inverted contrasts or different objects"
+
+
 def _axes_in_words(axes: tuple[int, ...]) -> str:
     """Such as "the first axis" or "the first and the third axis"."""
     names = [f"the {('first', 'second', 'third')[axis]}" for axis in axes]
+    if len(names) == 3:
+        return "all axes"
     return f"{' and '.join(names)} axis"
 
 

@@ -8,8 +8,8 @@ from kunita import splines
 from kunita.jaxrun.doors import Array
 
 MOST_BY_MATRIX = 12
-"""Up to so many voxels along an axis for each tap of the filter it is a product with a matrix: a
-volume of 150³ voxels then takes a tenth of the time."""
+"""Up to so many voxels along an axis for each tap of the filter it is a product with a matrix: its
+numbers are multiplied many times faster than the taps of SciPy's loop."""
 
 
 def smooth(
@@ -28,6 +28,8 @@ def smooth(
     """
     smoothed = values
     for axis, width in enumerate(widths):
+        if width == 0:
+            continue
         count = values.shape[axis]
         taps = 2 * truncate * width + 1
         if count <= MOST_BY_MATRIX * taps:

@@ -84,7 +84,7 @@ def separable(matrices: list[np.ndarray], values: Float[Array, "q ..."]) -> Floa
     together = max(1, int(CACHED // largest))
     if len(values) <= together:
         return _multiply_along_all(matrices, values)
-    products = np.empty((len(values), *shape), values.dtype)
+    products = np.empty((len(values), *shape), np.result_type(values, *matrices))
     for first in range(0, len(values), together):
         some = slice(first, first + together)
         products[some] = _multiply_along_all(matrices, values[some])
@@ -119,7 +119,7 @@ def multiply_along(
 def blockwise(
     matrices: Float[Array, "a b n"], vectors: Float[Array, "c b n"]
 ) -> Float[Array, "c a n"]:
-    """A matrix for each point times vectors there, the points last."""
+    """A matrix for each point times vectors there, the points last; in single precision."""
     product = np.empty((len(vectors), *matrices[:, 0].shape), np.float32)
     _multiply_blocks(matrices, vectors, product)
     return product

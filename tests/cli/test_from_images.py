@@ -118,7 +118,7 @@ def test_landmarks_beside_images_get_their_table(folder):
     document = json.loads((folder / "both" / "summary.json").read_text())
     assert document["n_landmarks"] == 3
     radius = document["expected"]["compared"]["median_radius95_mm"]
-    assert f"to expect  95 % radius {radius:.2g} pixel where images were compared" in ended.out
+    assert f"to expect  95 % radius {radius:.2f} pixel where images were compared" in ended.out
     written = {path.name for path in (folder / "both").iterdir()}
     assert {"landmarks.csv", "mismatch.tif"} <= written
     assert not {"report.html", "overview.png"} & written

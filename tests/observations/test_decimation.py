@@ -88,3 +88,8 @@ def test_a_channel_that_is_another_one_moved_counts_once_too():
         1.0,
     )
     assert apart == pytest.approx(same, rel=0.15)
+
+
+def test_without_gradients_each_voxel_counts_as_one():
+    nothing = np.zeros_like(gradients(0))
+    assert decimation_factor(smoothed(0, 0.0).reshape(-1, 1), nothing, SHAPE, SPACING, 1.0) == 1.0

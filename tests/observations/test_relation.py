@@ -87,7 +87,7 @@ def test_what_may_be_chance_is_not_enough():
     image = texture(SIZE, 0)
     quarter = np.zeros(image.shape, bool)
     quarter[: SIZE // 2, : SIZE // 2] = True
-    # The outermost voxels are not compared, so that a quarter is a little more than that.
+    # Every fourth voxel is compared, the outermost are not: a quarter is nine of 121 or so.
     whole = related(image, image).chance
     assert related(image, image, quarter).chance == pytest.approx(2 * whole, rel=0.2)
 

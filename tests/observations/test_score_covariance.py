@@ -42,6 +42,7 @@ def observed():
     axes = tuple(LatticeAxis.covering(0.0, n - 1.0, 12.0, 3) for n in SHAPE)
     view = Lattice(axes, np.eye(3)).at([np.arange(n).astype(float) for n in SHAPE])
     level = IntensityLevel(
+        voxel=1.0,
         view=view,
         values=np.zeros((COUNT, 2), np.float32),
         slopes=gradients(),

@@ -19,16 +19,17 @@ from jaxtyping import Float
 
 from kunita.flow import grid_flow
 from kunita.flow.grid_flow import CarriedPoints, FlowCovariance, VelocityPath
-from kunita.inference import lattice_model
+from kunita.inference import conjugate
+from kunita.inference.conjugate import ConjugateOptions
+from kunita.inference.deflation import Deflation
+from kunita.inference.dense_solver import DenseSolver
 from kunita.inference.lattice_model import (
-    ConjugateOptions,
-    Deflation,
-    DenseSolver,
     LatticeModel,
     LatticeSystem,
     ProfiledInformation,
     SiteInformation,
     Solver,
+    best_path,
 )
 from kunita.inference.trend import Alignment, Trend
 from kunita.jaxrun.doors import Array, to_numpy
@@ -253,8 +254,9 @@ class LevelSearch:
         expected = image_noise.expected_variance(
             compared.residual, slopes, compared.informing, self._noise_limits
         )
-        around = Surroundings(self.level.view.shape, self.window)
-        excess = image_noise.local_excess(compared.residual, expected, compared.informing, around)
+        excess = image_noise.local_excess(
+            compared.residual, expected, compared.informing, self._surroundings
+        )
         variance = expected * excess
         tails = image_noise.huber_weights(compared.residual, variance)
         if decimation is None:
@@ -262,10 +264,22 @@ class LevelSearch:
         return ImageNoise(variance, excess, tails, decimation)
 
     @property
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self.level.view.shape, self.window)
+
+    def share_informing(self, compared: Comparison) -> Float[Array, " k"]:
+        """How much of what is around each voxel has a gradient."""
+        return self._surroundings.share(compared.informing)
+
+    @property
     def _noise_limits(self) -> NoiseLimits:
-        """What is added where smoothing has averaged over outlines that lie beside their place."""
-        averaged = min(1.0, self.level.voxel / self.level.smoothing)
-        unit = averaged * self.level.voxel
+        """Where images are smoothed by more than a voxel, outlines lie beside their place by less.
+
+        Offsets of neighbours are averaged: along an outline in planes by √(voxel/τ), over a surface
+        in volumes by voxel/τ. The latter is taken for both; it matters on the finest level alone.
+        """
+        voxel = self.level.voxel
+        unit = voxel * voxel / max(voxel, self.level.smoothing)
         return NoiseLimits(
             contrast=self.level.contrast,
             offsets=(image_noise.LEAST_OFFSET * unit, image_noise.MOST_OFFSET * unit),
@@ -315,7 +329,7 @@ class LevelSearch:
             return lambda force: dense.solved(system, force)
         distance = self.options.coarse * system.flow.grid.shortest
         coarse = Deflation.at_informed(system, distance)
-        return lambda force: lattice_model.solve(system, force, self.options.conjugate, coarse)
+        return lambda force: conjugate.solve(system, force, self.options.conjugate, coarse)
 
     def active(self, grid: grid_flow.VelocityGrid) -> grid_flow.VelocityGrid:
         """The grid with the scales that are in force."""
@@ -431,7 +445,7 @@ def _propose(search: LevelSearch, state: ImageState, noise: ImageNoise) -> Propo
     whole = force + model.information.product(contribution[None])[0]
     profiled = ProfiledInformation.of(model.information, model.design)
     solver = search.solver(LatticeSystem(model.flow, profiled))
-    best = lattice_model.best_path(profiled, whole, solver)
+    best = best_path(profiled, whole, solver)
     num_nodes = len(search.problem.nodes)
     change = best.moved - contribution
     return Proposal(

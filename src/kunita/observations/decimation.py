@@ -50,14 +50,10 @@ def decimation_factor(
     correlations = lags.correlations(scaled_residual)
     of_noise = _white(lags.distances, smoothing)
     products = _products_of_slopes(lags, scaled_slopes)
-    least = 0.0
-    found = 0.0
-    for c, e in np.ndindex(correlations.shape[:2]):
-        found += lags.total(correlations[c, e], products[c, e])
-        if c == e:
-            least += lags.total(of_noise, products[c, c])
+    least = lags.total(of_noise, np.einsum("cc...->...", products))
+    found = lags.total_of_channels(correlations, products)
     total = float(np.sum(scaled_slopes.astype(np.float64) ** 2))
-    return max(found, least) / max(total, TINY)
+    return max(found, least) / total if total > 0 else 1.0
 
 
 def _white(distances: Float[Array, "*padded"], smoothing: float) -> Float[Array, "*padded"]:
@@ -147,6 +143,13 @@ class _Lags:
         both = np.conj(scipy.fft.rfftn(kernel)) * products
         by_frequency = both.real @ self._multiplicity
         return float(by_frequency.sum() / kernel.size)
+
+    def total_of_channels(
+        self, kernels: Float[Array, "c c *padded"], products: Complex[Array, "c c *half"]
+    ) -> float:
+        """The same, summed over all pairs of channels."""
+        pairs = np.ndindex(kernels.shape[:2])
+        return sum(self.total(kernels[pair], products[pair]) for pair in pairs)
 
     def correlate(self, kernel: Spectrum, values: Float[Array, " k"]) -> Float[Array, " k"]:
         """Σ_y ρ(y − x) a(y) at every voxel x, from the transform of ρ."""

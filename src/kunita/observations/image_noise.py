@@ -12,7 +12,7 @@ import dataclasses
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import optimize
 
 from kunita import smoothing
@@ -28,7 +28,7 @@ MAD_TO_SD = 1.4826
 """Of a normal distribution."""
 
 EMPTY = 1e-4
-"""Residuals below this share of the largest are those of an empty background."""
+"""Residuals below this share of the largest are nothing but rounding."""
 
 LEAST_NOISE = 1e-3
 """The least standard deviation of the noise, over the largest residual, and over the contrast of
@@ -37,21 +37,19 @@ what is compared: images that agree to rounding would otherwise have none."""
 FLAT = 0.05
 """Voxels whose gradients are below this share of the typical one are an empty background."""
 
-_OFFSET = 0.3
-"""What κ is at most."""
-
 BARELY = 1e-6
 """A share of surroundings below this is none."""
 
 LEAST_OFFSET = 0.05
 MOST_OFFSET = 0.3
-"""What κ is at least and at most, in voxels, which smoothing averages over.
+"""What κ is at least and at most, in voxels.
 
 Displacements between nodes are splines, and features are smoothed before they are moved: textures
 without noise are registered within 0.05 pixels and not better. An outline that is cut between
-pixels is beside its place by 1/√12 = 0.29 of them. More than that is not noise but what is not
-registered yet, or cannot be: with a κ that has no limit, labels of brains agree worse (Dice 0.726
-against 0.733, ten pairs for tuning).
+pixels lies up to half a pixel beside its place. The upper limit was chosen between two experiments.
+Objects that are cut out pixel by pixel need about that much (condition E of
+benchmarks/image_truth.py). More of it is not noise but what is not registered yet, or cannot be:
+without a limit, labels of brains agree worse (Dice 0.726 against 0.733 on ten pairs for tuning).
 """
 
 CLASSES = 8
@@ -60,8 +58,11 @@ CLASSES = 8
 ROUNDS = 6
 """In which the line of that law is found."""
 
+LEAST_OF_CLASS = 30
+"""Classes with fewer voxels say nothing: one bright pixel has a class of its own."""
+
 MOST_FOR_LAW = 100_000
-"""About so many voxels are enough to find that law."""
+"""So many voxels are enough to find that law."""
 
 TINY = float(np.finfo(np.float32).tiny)
 """What a division by zero divides by instead."""
@@ -128,20 +129,20 @@ def noise_law(
         contrast: its standard deviation over the image.
         offsets: what κ is at least and at most, mm.
     """
-    told = _Told.of(residual, steepness, counts, contrast)
+    found = _Residuals.of(residual, steepness, counts, contrast)
     shortest, longest = offsets
-    if not len(told.sizes):
-        return NoiseLaw(told.least, shortest**2)
-    base, per_steepness = _line(*_classes(told.sizes, told.steepness))
+    if not len(found.sizes):
+        return NoiseLaw(found.least, shortest**2)
+    base, per_steepness = _line(*_classes(found.sizes, found.steepness))
     if per_steepness > longest**2:
-        typical = longest**2 * float(np.median(told.steepness))
-        base = max(base, _robust_variance(told.sizes) - typical)
+        typical = longest**2 * float(np.median(found.steepness))
+        base = max(base, _robust_variance(found.sizes) - typical)
     within = min(max(per_steepness, shortest**2), longest**2)
-    return NoiseLaw(max(base, told.least), within)
+    return NoiseLaw(max(base, found.least), within)
 
 
-class _Told(NamedTuple):
-    """Residuals that say something of the noise.
+class _Residuals(NamedTuple):
+    """Residuals that the noise is found from.
 
     Args:
         sizes: |r|.
@@ -160,15 +161,27 @@ class _Told(NamedTuple):
         steepness: Float[Array, " k"],
         counts: Float[Array, " k"],
         contrast: float,
-    ) -> "_Told":
-        """Some of the voxels that count; those that agree exactly are an empty background."""
-        seen = np.flatnonzero(counts > 0)
-        some = seen[:: max(1, len(seen) // MOST_FOR_LAW)]
+    ) -> "_Residuals":
+        """Of the voxels that count, or of some of them, without those that are but rounding."""
+        some = _some_of(np.flatnonzero(counts > 0))
         sizes = np.abs(residual[some])
         largest = float(sizes.max(initial=0.0))
-        least = max((LEAST_NOISE * largest) ** 2, (LEAST_NOISE * contrast) ** 2, TINY)
-        is_told = sizes > EMPTY * largest
-        return cls(sizes[is_told], steepness[some][is_told].astype(np.float64), least)
+        is_more = sizes > EMPTY * largest
+        least = _least_variance(max(largest, contrast))
+        return cls(sizes[is_more], steepness[some][is_more].astype(np.float64), least)
+
+
+def _least_variance(size: float) -> float:
+    """Of what has this size."""
+    return max((LEAST_NOISE * size) ** 2, TINY)
+
+
+def _some_of(rows: Int[Array, " k"]) -> Int[Array, " m"]:
+    """Evenly chosen ones, where there are very many."""
+    if len(rows) <= MOST_FOR_LAW:
+        return rows
+    places = np.linspace(0, len(rows) - 1, MOST_FOR_LAW)
+    return rows[places.astype(int)]
 
 
 def _robust_variance(sizes: Float[Array, " k"]) -> float:
@@ -179,11 +192,11 @@ def _robust_variance(sizes: Float[Array, " k"]) -> float:
 def _classes(
     sizes: Float[Array, " k"], steepness: Float[Array, " k"]
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """Mean steepness and robust variance of the voxels of each class."""
+    """Mean steepness and robust variance of the voxels of each class; of all, if all are few."""
     order = np.argsort(steepness)
     sums = np.cumsum(steepness[order])
     ends = np.searchsorted(sums, sums[-1] * np.arange(1, CLASSES) / CLASSES)
-    parts = [part for part in np.split(order, ends) if len(part)]
+    parts = [part for part in np.split(order, ends) if len(part) >= LEAST_OF_CLASS] or [order]
     steep = np.array([steepness[part].mean() for part in parts])
     variances = np.array([_robust_variance(sizes[part]) for part in parts])
     return steep, variances
@@ -228,11 +241,15 @@ class Surroundings(NamedTuple):
     shape: tuple[int, ...]
     window: np.ndarray
 
-    def mean(self, values: Float[Array, " k"], counts: Float[Array, " k"]) -> Float[Array, " k"]:
+    def share(self, counts: Float[Array, " k"]) -> Float[Array, " k"]:
+        """Of the surroundings that counts."""
+        return self._sum(counts)
+
+    def means(self, values: Float[Array, "k c"], counts: Float[Array, " k"]) -> Float[Array, "k c"]:
         """Around each voxel, of those that count; zero where there are none."""
-        total = self._sum(values * counts)
-        share = self._sum(counts)
-        return total / np.maximum(share, BARELY)
+        share = np.maximum(self.share(counts), BARELY)
+        totals = [self._sum(one * counts) for one in values.T]
+        return np.stack(totals, axis=1) / share[:, None]
 
     def _sum(self, values: Float[Array, " k"]) -> Float[Array, " k"]:
         on_grid = values.reshape(self.shape).astype(np.float32, copy=False)
@@ -254,8 +271,7 @@ def local_excess(
         around: what is around them.
     """
     squares = np.minimum(residual**2 / expected, CLIP**2)
-    by_channel = [around.mean(one, counts) for one in squares.T]
-    return np.maximum(np.stack(by_channel, axis=1), 1.0).astype(np.float32)
+    return np.maximum(around.means(squares, counts), 1.0).astype(np.float32)
 
 
 def expected_variance(

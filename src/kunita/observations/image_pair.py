@@ -125,6 +125,7 @@ class ImagePair:
             fixed=self._fixed_features(smoothing.width),
             smoothing=smoothing.width * self.voxel,
             spacing=strides * self.moving.spacing,
+            voxel=self.voxel,
         )
 
     def _places(self, smoothing: Smoothing) -> list[np.ndarray]:

@@ -140,6 +140,7 @@ class IntensityLevel:
         fixed: the features of the fixed image.
         smoothing: τ, mm.
         spacing: between the voxels that are compared along each axis, mm.
+        voxel: the finest spacing of the coarser image, mm.
         whitening: of noise that is correlated by itself; None where it is not.
     """
 
@@ -150,6 +151,7 @@ class IntensityLevel:
     fixed: FixedFeatures
     smoothing: float
     spacing: np.ndarray
+    voxel: float
     whitening: Whitening | None = None
 
     @functools.cached_property
@@ -157,12 +159,6 @@ class IntensityLevel:
         """The standard deviation of each channel over the moving image."""
         seen = self.values[self.counts > 0]
         return seen.std(axis=0, dtype=np.float64) if len(seen) else np.zeros(self.values.shape[1])
-
-    @property
-    def voxel(self) -> float:
-        """The shortest distance of voxels of the moving image, mm."""
-        strides = [along[1] - along[0] if len(along) > 1 else 1.0 for along in self.view.places]
-        return float(np.min(self.spacing / strides))
 
     def compare(self, arrived: Float[Array, "n d"], jacobians: Float[Array, "n d d"]) -> Comparison:
         """Compare where the nodes have arrived.
@@ -311,9 +307,8 @@ class Intensities(AbstractObservations):
         """M = Σ N_kᵀ h w hᵀ N_k by cells, with hhᵀ the symmetric product of two gradients."""
         weights = self.noise.weights * compared.counts[:, None]
         blocks = np.einsum("kc,kca,kcb->kab", weights, first, second, optimize=True)
-        d = blocks.shape[1]
         view = self.level.view
-        pooled = view.pool(blocks.reshape(len(blocks), -1).T).reshape(d, d, -1)
+        pooled = _pooled(view, np.moveaxis(blocks, 0, -1))
         return CellInformation(view.lattice, _positive(pooled))
 
     def score_covariance(self, compared: Comparison) -> CellInformation:
@@ -324,7 +319,7 @@ class Intensities(AbstractObservations):
         gradients. Voxels whose residuals are correlated are taken for moved alike.
         """
         factor = self.noise.decimation
-        roots = np.sqrt(factor * self.noise.weights * compared.counts[:, None])
+        roots = np.sqrt(factor * self.noise.weights * compared.informing[:, None])
         slopes = roots[:, :, None] * compared.mean_slopes
         view = self.level.view
         averaged = correlated(roots * compared.residual, slopes, view.shape, self.level.spacing)

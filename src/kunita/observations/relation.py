@@ -131,25 +131,42 @@ def relation(
     fine = intensities.level(lattice, FINE)
     before = coarse.compare(aligned.positions, aligned.jacobians)
     after = fine.compare(arrived.positions, arrived.jacobians)
-    volume = float(before.counts.sum() * np.prod(coarse.spacing))
+    chance = _chance(pair, float(before.counts.sum() * np.prod(coarse.spacing)))
     return Relation(
         before=correlation_of_slopes(before),
         after=correlation_of_slopes(after),
-        chance=deviations / float(np.sqrt(max(_num_spots(pair, volume), 1.0))),
-        reversal=_reversal(coarse, before, Arrivals.not_turned(lattice)),
+        chance=deviations * chance,
+        reversal=_reversal(coarse, (before, aligned), lattice, chance),
     )
 
 
-def _reversal(level: IntensityLevel, aligned: Comparison, not_turned: Arrivals) -> Reversal:
+def _reversal(
+    level: IntensityLevel, aligned: tuple[Comparison, Arrivals], lattice: Lattice, chance: float
+) -> Reversal:
     """What reversing axes would change, with the alignment and without any rotation.
 
     The alignment of an image that is mirrored may have turned it, which hides the mirror.
+
+    Args:
+        level: of coarse images.
+        aligned: these with the alignment, and where it takes the nodes.
+        lattice: the nodes.
+        chance: the standard deviation of a correlation by chance.
     """
+    not_turned = Arrivals.not_turned(lattice)
     plain = level.compare(not_turned.positions, not_turned.jacobians)
-    one = best_reversal(level, aligned)
-    other = best_reversal(level, plain)
-    best = max(one, other, key=lambda found: found.after)
-    return dataclasses.replace(best, before=max(one.before, other.before))
+    found = [
+        best_reversal(level, compared, arrivals.jacobians[0])
+        for compared, arrivals in (aligned, (plain, not_turned))
+    ]
+    best = max(found, key=lambda one: one.after)
+    before = max(one.before for one in found)
+    return dataclasses.replace(best, before=before, chance=chance)
+
+
+def _chance(pair: ImagePair, volume: float) -> float:
+    """The standard deviation of the correlation of coarse images with nothing in common."""
+    return 1 / float(np.sqrt(max(_num_spots(pair, volume), 1.0)))
 
 
 def _num_spots(pair: ImagePair, volume: float) -> float:

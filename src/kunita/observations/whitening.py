@@ -102,6 +102,8 @@ def whitening_of(
         smoothing: τ along each axis, in voxels of this grid.
         shortest: length scale of the displacements along each axis, in voxels of this grid.
     """
+    if not counts.any():
+        return None
     found = excess_widths(residual, counts, shape, smoothing)
     widths = np.minimum(found, LONGEST * shortest)
     return Whitening(widths, shape) if widths.max() > WORTH_WHITENING else None

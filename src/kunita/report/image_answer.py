@@ -18,7 +18,16 @@ def image_answer(document: Any) -> Answer:
 
 
 def _tiles(document: Any) -> Iterator[Tile]:
-    if not document["registered_images"]["relation"]["found"]:
+    relation = document["registered_images"]["relation"]
+    if relation.get("mirrored"):
+        yield Tile(
+            "One image seems to be mirrored",
+            "do not trust",
+            "With axes of the moving image reversed the gradients of the images agree far better: no "
+            "number of this page says how wrong the registration is.",
+        )
+        return
+    if not relation["found"]:
         yield Tile(
             "Images do not seem to be related",
             "do not trust",
