@@ -2,25 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy import ndimage
 
 from kunita.observations.decimation import decimation_factor
+from smooth_fields import SHAPE, gradients, smoothed
 
-SHAPE = (96, 80)
 SPACING = np.array([1.0, 1.0])
-
-
-def smoothed(seed, width):
-    values = np.random.default_rng(seed).normal(size=SHAPE)
-    if width:
-        values = ndimage.gaussian_filter(values, width, mode="wrap")
-    return (values / values.std()).astype(np.float32)
-
-
-def gradients(seed, width=3.0):
-    image = smoothed(seed, width)
-    both = np.stack(np.gradient(image), axis=-1)
-    return both.reshape(-1, 1, 2).astype(np.float32)
 
 
 def measured_inflation(width, slopes, count=300):

@@ -2,24 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy import ndimage
 
 from kunita.observations import image_noise
-
-SHAPE = (96, 80)
-
-
-def smoothed(seed, width):
-    values = np.random.default_rng(seed).normal(size=SHAPE)
-    if width:
-        values = ndimage.gaussian_filter(values, width, mode="wrap")
-    return (values / values.std()).astype(np.float32)
-
-
-def gradients(seed, width=3.0):
-    image = smoothed(seed, width)
-    both = np.stack(np.gradient(image), axis=-1)
-    return both.reshape(-1, 1, 2).astype(np.float32)
+from smooth_fields import SHAPE, gradients, smoothed
 
 
 def variances(residual, slopes, counts=None, contrast=1.0):
