@@ -44,9 +44,6 @@ DRAWS = {2: 256, 3: 88}
 QUICK_DRAWS = {2: 64, 3: 24}
 """Draws of a first look: the standard error of a radius is 6 to 10 per cent."""
 
-QUICK_ITERATIONS = 8
-"""On the last level of a first look, which other levels do not continue."""
-
 UNSETTLED = 0.1
 """A fit whose last step moved the images by more than this many voxels has not converged."""
 
@@ -272,8 +269,7 @@ def _options(pair: ImagePair, *, is_quick: bool = False) -> ImageFitOptions:
     shortest = float(np.min(pair.edges)) / pair.voxel
     levels = image_fit.standard_levels(pair.moving.dimension, int(shortest))
     if is_quick and len(levels) > 1:
-        *coarser, last = levels[:-1]
-        levels = (*coarser, dataclasses.replace(last, iterations=QUICK_ITERATIONS))
+        levels = image_fit.first_look(levels)
     return image_fit.standard_options(pair.moving.dimension, levels)
 
 

@@ -69,9 +69,9 @@ def _contradictions(reg: Registration, marked: NoisyPairs, unit: str) -> Iterato
     worst_first = rows[np.argsort(-away[rows])]
     named = [f"{marked.pairs.labels[row]} ({away[row]:.1f} {unit})" for row in worst_first]
     yield (
-        f"{len(rows)} of the {len(marked)} landmarks lie farther from where the images and the "
-        f"other landmarks put them than their noise explains: {_listed(named)}. They pull the "
-        "registration to themselves: check them, and leave out what is wrong"
+        f"{len(rows)} of the {len(marked)} landmarks: farther from where the images and the other "
+        f"landmarks put it than its noise explains, and pulling the registration to itself: "
+        f"{_listed(named)}; check it, and leave it out if it is wrong"
     )
 
 
