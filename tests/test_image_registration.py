@@ -297,7 +297,7 @@ def test_a_landmark_that_contradicts_the_images_is_named(pair):
     fixed = pair.truth(moving)
     fixed[1] += [3.0, 0.0]
     with pytest.warns(
-        kunita.KunitaWarning, match=r"1 of the 3 landmarks: .*: 2 \(2.* pixel\)"
+        kunita.KunitaWarning, match=r"1 of the 3 landmarks: .*: 2 \(3.* pixel\)"
     ) as caught:
         reg = kunita.register(
             moving,

@@ -493,7 +493,7 @@ def _affine_of_places(places: Sequence[np.ndarray], affine: np.ndarray) -> np.nd
 def _share_of_mismatch(mismatch: Image) -> float:
     """The share of the compared voxels around which the images do not match."""
     known = mismatch.data[np.isfinite(mismatch.data)]
-    return float(np.mean(known > MISMATCH))
+    return float(np.mean(known > MISMATCH)) if len(known) else 0.0
 
 
 def _record(
