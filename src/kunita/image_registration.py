@@ -471,11 +471,12 @@ def _noise_widths(fit: ImageFit) -> tuple[float, ...] | None:
 
 
 def _mismatch_map(fit: ImageFit, noise: ImageNoise) -> Image:
-    """How much larger the noise is around the voxels of the last level than it usually is."""
+    """How much larger the noise is around the voxels of the last level than around half of them."""
     level = fit.search.level
     compared = fit.state.compared
     is_judged = (compared.counts > 0) & (fit.search.share_informing(compared) > JUDGED)
-    ratio = np.sqrt(noise.excess).max(axis=1)
+    usual = np.median(noise.excess[is_judged], axis=0) if is_judged.any() else 1.0
+    ratio = np.sqrt(np.maximum(noise.excess / usual, 1.0)).max(axis=1)
     seen = np.where(is_judged, ratio, np.nan).astype(np.float32)
     places = level.view.places
     shape = tuple(len(along) for along in places)
