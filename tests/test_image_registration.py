@@ -9,12 +9,13 @@ from scipy.interpolate import RegularGridInterpolator
 from scipy.stats import chi2
 
 import kunita
-from kunita import image_remarks
+from kunita import image_checks, image_remarks
 from kunita.errors import ArgumentError, ImageError, LandmarkError
 from kunita.inference.sandwich import SandwichRatio
 from kunita.outputs import maps
 from kunita.outputs.transforms import inverse_transform
 from kunita.phantoms.textures import TextureOptions, texture_pair
+from kunita.prealignment.align import prealign
 
 SMALL = TextureOptions(size=64, amplitude=3.0, length_scale=16.0)
 KERNEL = kunita.Gaussian(length_scale=16.0, amplitude=3.0)
@@ -409,6 +410,16 @@ def test_colours_and_single_slices_become_grey_planes(pair):
     other = dataclasses.replace(pair, moving=colours, fixed=slice_of_volume)
     miss, _ = errors(registered(other), pair, inner_points(20))
     assert np.linalg.norm(miss, axis=1).mean() < 0.3
+
+
+def test_truth_values_are_taken_for_zero_and_one():
+    """Such as an outline that a threshold made: it can be aligned, and compared."""
+    outline = np.zeros((32, 32), bool)
+    outline[8:20, 10:26] = True
+    found = image_checks.check_image(kunita.Image(outline, np.eye(3)), "moving")
+    np.testing.assert_array_equal(found.data, outline)
+    assert image_checks.image_side(found, None, "moving").data.max() == 1.0
+    assert prealign(found, found, "translation").matrix == pytest.approx(np.eye(3), abs=0.1)
 
 
 def test_transforms_for_other_programs_are_within_a_twentieth_of_a_voxel(reg):

@@ -212,6 +212,8 @@ def check_image(image: Any, side: str) -> Image:
             "matters: kunita.read_image(path), or kunita.Image(data, affine)"
         )
     image = as_plane(_grey(image, side))
+    if image.data.dtype == bool:
+        image = Image(image.data.astype(np.uint8), image.affine)
     if min(image.grid.shape) < LEAST_VOXELS:
         raise ImageError(
             f"{side} image: expected at least {LEAST_VOXELS} voxels along each axis, found "
