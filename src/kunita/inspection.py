@@ -15,6 +15,12 @@ from kunita.io.image_files.files import is_image
 from kunita.io.landmark_files.table import LandmarkTable
 from kunita.io.result_folder import find_record, results_in
 
+TRANSFORMS = (".h5", ".hdf5", ".tfm", ".mat")
+"""Suffixes of ITK's transforms that other files do not have."""
+
+FIRST_WORDS = b"#Insight Transform File"
+"""Of a transform in text, which may be called .txt."""
+
 
 def describe(args: Namespace) -> dict[str, Any]:
     """What is known of a file without computing, as `kunita info --json` prints it."""
@@ -23,7 +29,7 @@ def describe(args: Namespace) -> dict[str, Any]:
         raise FileError(f"{path}: no such file")
     if path.name.endswith("registration.h5") or (path.is_dir() and results_in(path)):
         return _describe_registration(path)
-    if path.suffix.lower() in (".h5", ".hdf5", ".tfm"):
+    if _is_transform(path):
         return _describe_transform(path)
     if is_geometry(path):
         geometry = read_geometry(path, frame=args.frame)
@@ -47,20 +53,34 @@ def _describe_registration(path: Path) -> dict[str, Any]:
     }
 
 
-def _describe_transform(path: Path) -> dict[str, Any]:
-    import SimpleITK as sitk
+def _is_transform(path: Path) -> bool:
+    """Whether a file looks like a transform of ITK's: by its suffix, or by its first words."""
+    if path.suffix.lower() in TRANSFORMS:
+        return True
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(FIRST_WORDS)) == FIRST_WORDS
 
-    try:
-        transform = sitk.ReadTransform(str(path))
-    except RuntimeError as error:
-        raise FileError(f"{path}: neither a registration nor an ITK transform") from error
+
+def _describe_transform(path: Path) -> dict[str, Any]:
+    from kunita.io.linear_transforms import read_transform, stored_linear_part  # loads ITK
+
+    transform = read_transform(path)
+    frame = "LPS" if transform.GetDimension() == 3 else "IMAGE"
+    matrix = stored_linear_part(transform)
+    name = "matrix" if transform.IsLinear() else "matrix_of_linear_part"
     return {
         "file": str(path),
         "kind": "ITK transform",
         "type": transform.GetName(),
         "dimension": transform.GetDimension(),
-        "frame": "LPS" if transform.GetDimension() == 3 else "IMAGE",
-        "maps": "points; an image is warped the other way",
+        "frame": frame,
+        "maps": (
+            "points; an image is warped the other way (one that warps moving images onto fixed, "
+            "as --init takes it, maps points from fixed to moving)"
+        ),
+        **({} if matrix is None else {name: matrix.tolist()}),
     }
 
 

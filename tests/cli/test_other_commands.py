@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+import SimpleITK as sitk
 
 import kunita
 from cli.cases import AFFINE, NAMES, SHAPE, contents, kunita_command, landmarks
@@ -254,6 +255,31 @@ def test_info_tells_a_registration_and_a_transform(result):
         json.loads(kunita_command("info", result / "forward_xfm.h5", "--json").out)["kind"]
         == "ITK transform"
     )
+
+
+@pytest.mark.parametrize("suffix", [".mat", ".txt", ".tfm"])
+def test_info_gives_the_matrix_of_a_linear_transform(suffix, tmp_path):
+    """Binary or text, between points as the file has them."""
+    path = tmp_path / f"start{suffix}"
+    shift = sitk.TranslationTransform(3, (4.0, 5.0, 6.0))
+    sitk.WriteTransform(shift, str(path))
+    ended = kunita_command("info", path, "--json")
+    assert (ended.status, ended.err) == (0, "")
+    document = json.loads(ended.out)
+    assert (document["kind"], document["frame"]) == ("ITK transform", "LPS")
+    assert "from fixed to moving" in document["maps"]
+    expected = np.eye(4)
+    expected[:3, 3] = (4, 5, 6)
+    np.testing.assert_allclose(document["matrix"], expected, atol=1e-12)
+
+
+def test_info_refuses_a_file_that_is_called_like_a_transform_in_one_line(tmp_path):
+    path = tmp_path / "other.mat"
+    path.write_bytes(b"MATLAB 5.0 MAT-file" + bytes(200))
+    ended = kunita_command("info", path)
+    assert (ended.status, ended.out) == (2, "")
+    assert "not an ITK transform" in ended.err
+    assert ended.err.count("\n") == 1
 
 
 def test_no_command_changes_the_result_it_reads(case, result, tmp_path):

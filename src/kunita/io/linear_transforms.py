@@ -1,4 +1,4 @@
-"""The linear part of ITK's transform files, as a matrix between the worlds of memory."""
+"""ITK's transform files, and their linear part as a matrix."""
 
 import functools
 import os
@@ -26,27 +26,33 @@ def read_linear_part(path: str | os.PathLike) -> np.ndarray:
     Args:
         path: .mat, .txt, .tfm, .h5, or any other that SimpleITK reads.
     """
-    transform = _read_transform(path)
-    matrices = []
-    for part in _parts(transform):
-        if part.IsLinear():
-            matrices.append(matrix_of(part))
-    if not matrices:
+    transform = read_transform(path)
+    to_moving = stored_linear_part(transform)
+    if to_moving is None:
         raise FileError(
             f"{path}: expected a linear transform, or a composite that has one, "
             f"found {transform.GetName()}"
         )
-    to_moving = functools.reduce(np.matmul, matrices)
     return _inverse_in_memory(path, to_moving)
 
 
-def _read_transform(path: str | os.PathLike) -> sitk.Transform:
+def read_transform(path: str | os.PathLike) -> sitk.Transform:
+    """The transform that a file holds, whatever its kind."""
     if not os.path.isfile(path):
         raise FileError(f"{path}: no such file")
     try:
         return sitk.ReadTransform(os.fspath(path))
     except RuntimeError as error:  # ITK's word for anything that is wrong with a file
         raise FileError(f"{path}: not an ITK transform that can be read") from error
+
+
+def stored_linear_part(transform: sitk.Transform) -> np.ndarray | None:
+    """(d + 1, d + 1) of all linear parts together, between points as the file has them.
+
+    None where it has no linear part.
+    """
+    matrices = [matrix_of(part) for part in _parts(transform) if part.IsLinear()]
+    return functools.reduce(np.matmul, matrices) if matrices else None
 
 
 def _parts(transform: sitk.Transform) -> Iterator[sitk.Transform]:
