@@ -12,6 +12,7 @@ import numpy as np
 from kunita.console import Console, Stage
 from kunita.data.image import Image, as_plane
 from kunita.data.landmarks import Landmarks
+from kunita.data.slices import refuse_turned
 from kunita.errors import ArgumentError, ExitStatus
 from kunita.image_checks import GivenImages
 from kunita.image_record import unit_of
@@ -70,11 +71,13 @@ class ImageCase:
     """What a user gave, read.
 
     Args:
-        images: the moving, the fixed, and labels.
+        given: the moving, the fixed, and labels, as they were read.
+        images: the same, with one slice as a plane.
         moving, fixed: landmarks beside them, or None.
         request: what to make of the registration.
     """
 
+    given: Images
     images: Images
     moving: Landmarks | None
     fixed: Landmarks | None
@@ -122,9 +125,11 @@ def _read_case(args: Namespace) -> ImageCase:
     first, second = args.from_images
     asked = changed(args, moving_image=first, fixed_image=second)
     request = _request(asked)
-    images = _planes(read_images(request))
+    given = read_images(request)
+    if given.labels is not None:
+        refuse_turned(given.labels, given.moving, "labels", "moving image")
     moving, fixed = _landmarks(asked)
-    case = ImageCase(images, moving, fixed, request)
+    case = ImageCase(given, _planes(given), moving, fixed, request)
     if args.targets is None:
         return case
     targets = read_targets(asked, case.dimension)
@@ -229,8 +234,8 @@ def _register(args: Namespace, case: ImageCase, tell: Callable[[str], Any]) -> A
 
     keep_programs()
     given = GivenImages(
-        moving=case.images.moving,
-        fixed=case.images.fixed,
+        moving=case.given.moving,
+        fixed=case.given.fixed,
         moving_mask=_mask(args.moving_mask, args),
         fixed_mask=_mask(args.fixed_mask, args),
         metric=args.metric,

@@ -13,6 +13,7 @@ from kunita import checks, image_checks, image_record
 from kunita.checks import NoisyPairs, Setting
 from kunita.data.image import Image
 from kunita.data.landmarks import NoLandmarks, match
+from kunita.data.slices import refuse_turned
 from kunita.errors import ArgumentError, ImageError, KunitaWarning, LandmarkError, Outcome
 from kunita.fitting import fit_pairs
 from kunita.image_checks import GivenImages, ImageSetting, kernel_of
@@ -96,6 +97,7 @@ def check_sides(images: GivenImages) -> Sides:
             f"images: expected two planes or two volumes, found a moving image in "
             f"{moving.grid.dimension}-D and a fixed one in {fixed.grid.dimension}-D"
         )
+    refuse_turned(images.moving, images.fixed, "moving image", "fixed image")
     image_checks.refuse_same(moving, fixed)
     moving_mask = image_checks.check_mask(images.moving_mask, moving, "moving")
     fixed_mask = image_checks.check_mask(images.fixed_mask, fixed, "fixed")

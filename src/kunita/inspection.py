@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kunita.data.image import Grid
+from kunita.data.slices import axis_codes
 from kunita.errors import FileError
 from kunita.inputs import grid_of, load_result, tables
 from kunita.io.frames import flip_points
@@ -120,15 +121,7 @@ def _describe_table(table: LandmarkTable) -> dict[str, Any]:
 
 def _axes(grid: Grid) -> str:
     """Where each axis of the voxels mostly points, such as RAS or LPS."""
-    if grid.dimension == 2:
-        return "x right, y down"
-    directions = grid.affine[:3, :3] / grid.spacing
-    strongest = np.argmax(np.abs(directions), axis=0)
-    letters = [
-        ("RL", "AP", "SI")[world][int(directions[world, k] < 0)]
-        for k, world in enumerate(strongest)
-    ]
-    return "".join(letters)
+    return "x right, y down" if grid.dimension == 2 else axis_codes(grid)
 
 
 def readable(value: Any) -> str:

@@ -27,8 +27,8 @@ def grey(image, low, high, kind):
     return np.round(low + share * (high - low)).astype(kind)
 
 
-def write_volume(path, data):
-    nibabel.save(nibabel.Nifti1Image(data, np.eye(4)), path)
+def write_volume(path, data, affine=None):
+    nibabel.save(nibabel.Nifti1Image(data, np.eye(4) if affine is None else affine), path)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,7 @@ def folder(tmp_path_factory):
     ones = np.ones((SIZE, SIZE), np.uint8)
     kunita.write_image(home / "zero.tif", kunita.Image(0 * ones, np.eye(3)))
     kunita.write_image(home / "small.tif", kunita.Image(ones[:20, :20], np.eye(3)))
+    write_volume(home / "mirrored-slice.nii.gz", ones[:, :, None], np.diag([-1.0, 1.0, 1.0, 1.0]))
     nothing = np.full((SIZE, SIZE), np.nan, np.float32)
     kunita.write_image(home / "nan.tif", kunita.Image(nothing, np.eye(3)))
     (home / "text.nii.gz").write_text("this is no image\n")
@@ -99,6 +100,15 @@ def from_images(folder, moving, fixed, *words, init="start.tfm"):
 )
 def test_what_is_no_image_to_register_is_refused_in_one_line(folder, moving, fixed, text):
     refused(folder, from_images(folder, moving, fixed), text)
+
+
+def test_slices_that_are_stored_in_different_ways_are_refused_in_one_line(folder):
+    """As planes, one of them would be mirrored."""
+    slices = ("moving-slice.nii.gz", "fixed-slice.nii.gz")
+    other = "mirrored-slice.nii.gz"
+    labels = ("--labels", folder / other)
+    refused(folder, from_images(folder, slices[0], other), "moving image: expected a slice")
+    refused(folder, from_images(folder, *slices, *labels), "labels: expected a slice")
 
 
 @pytest.mark.parametrize(

@@ -150,4 +150,4 @@ def as_plane(image: Image) -> Image:
     if image.grid.dimension == 2 or image.grid.shape[2] != 1:
         return image
     first, second = image.grid.spacing[:2]
-    return Image(image.data[:, :, 0], np.diag([first, second, 1.0]))
+    return Image(image.data[:, :, 0], np.diag([first, second, 1.0]), image.channels)
