@@ -412,6 +412,25 @@ def test_colours_and_single_slices_become_grey_planes(pair):
     assert np.linalg.norm(miss, axis=1).mean() < 0.3
 
 
+def test_the_mask_of_a_slice_lies_where_the_slice_lies(pair):
+    """As planes, both would start at zero."""
+    data = np.asarray(pair.moving.data)[..., None]
+    place = np.diag([-1.0, 1.0, 3.0, 1.0])
+    place[:3, 3] = (40.0, -20.0, 7.0)
+    beside = place.copy()
+    beside[0, 3] += 5.0
+    ones = np.ones(data.shape, np.uint8)
+    image = kunita.Image(data, place)
+    other = {"moving_image": image, "fixed_image": kunita.Image(data + 1.0, place)}
+    elsewhere = "moving mask: expected the grid of the moving image.*elsewhere in space"
+    refused(pair, ImageError, elsewhere, **other, moving_mask=kunita.Image(ones, beside))
+    mirrored = place @ np.diag([-1.0, 1.0, 1.0, 1.0])
+    refused(pair, ImageError, elsewhere, **other, moving_mask=kunita.Image(ones, mirrored))
+    assert image_checks.check_mask(kunita.Image(ones, place), image, "moving").shape == (64, 64)
+    plane = kunita.Image(ones[..., 0], np.eye(3))
+    assert image_checks.check_mask(plane, image, "moving").shape == (64, 64)
+
+
 def test_truth_values_are_taken_for_zero_and_one():
     """Such as an outline that a threshold made: it can be aligned, and compared."""
     outline = np.zeros((32, 32), bool)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Image, as_plane
+from kunita.data.image import Grid, Image, as_plane
 from kunita.errors import ArgumentError, ImageError
 from kunita.inference import trend
 from kunita.kernels import AbstractKernel, Gaussian, Sum
@@ -251,33 +251,48 @@ def _grey(image: Image, side: str) -> Image:
 
 
 def check_mask(mask: Any, image: Image, side: str) -> np.ndarray | None:
-    """Where an image counts, on its own grid."""
+    """Where an image counts, on its own grid; of a volume of one slice, that of its plane.
+
+    Args:
+        mask: what the user gave.
+        image: the image as it was given.
+        side: "moving" or "fixed".
+    """
     if mask is None:
         return None
     if not isinstance(mask, Image):
         raise ArgumentError(
             f"{side}_mask: expected an Image, found {type(mask).__name__}; kunita.read_image(path)"
         )
-    plane = as_plane(mask)
-    if plane.grid.shape != image.grid.shape or not np.allclose(
-        plane.affine, image.affine, atol=1e-3 * image.grid.spacing.min()
+    grid, own = _comparable(image, mask)
+    if own.shape != grid.shape or not np.allclose(
+        own.affine, grid.affine, atol=1e-3 * grid.spacing.min()
     ):
         raise ImageError(
             f"{side} mask: expected the grid of the {side} image "
-            f"({'×'.join(map(str, image.grid.shape))}), found another one "
-            f"({'×'.join(map(str, plane.grid.shape))}{_elsewhere(plane, image)}); resample it with "
+            f"({'×'.join(map(str, grid.shape))}), found another one "
+            f"({'×'.join(map(str, own.shape))}{_elsewhere(own, grid)}); resample it with "
             "its image as reference"
         )
-    counts = np.asarray(plane.data) > 0
+    counts = np.asarray(as_plane(mask).data) > 0
     if not counts.any():
         raise ImageError(f"{side} mask: it is zero everywhere")
     return counts
 
 
-def _elsewhere(mask: Image, image: Image) -> str:
+def _comparable(image: Image, mask: Image) -> tuple[Grid, Grid]:
+    """The grids of an image and its mask: as planes only where one of them is a plane.
+
+    A plane does not know where in space it lies.
+    """
+    if image.grid.dimension == mask.grid.dimension:
+        return image.grid, mask.grid
+    return as_plane(image).grid, as_plane(mask).grid
+
+
+def _elsewhere(mask: Grid, image: Grid) -> str:
     """How a grid differs where its shape does not."""
-    is_as_large = mask.grid.shape == image.grid.shape
-    return " elsewhere in space; that of the other image?" if is_as_large else ""
+    return " elsewhere in space; that of the other image?" if mask.shape == image.shape else ""
 
 
 def image_side(image: Image, mask: np.ndarray | None, side: str) -> ImageSide:

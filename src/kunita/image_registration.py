@@ -99,8 +99,8 @@ def check_sides(images: GivenImages) -> Sides:
         )
     refuse_turned(images.moving, images.fixed, "moving image", "fixed image")
     image_checks.refuse_same(moving, fixed)
-    moving_mask = image_checks.check_mask(images.moving_mask, moving, "moving")
-    fixed_mask = image_checks.check_mask(images.fixed_mask, fixed, "fixed")
+    moving_mask = image_checks.check_mask(images.moving_mask, images.moving, "moving")
+    fixed_mask = image_checks.check_mask(images.fixed_mask, images.fixed, "fixed")
     return Sides(
         moving=moving,
         fixed=fixed,

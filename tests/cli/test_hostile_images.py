@@ -109,6 +109,8 @@ def test_slices_that_are_stored_in_different_ways_are_refused_in_one_line(folder
     labels = ("--labels", folder / other)
     refused(folder, from_images(folder, slices[0], other), "moving image: expected a slice")
     refused(folder, from_images(folder, *slices, *labels), "labels: expected a slice")
+    mask = ("--fixed-mask", folder / other)
+    refused(folder, from_images(folder, *slices, *mask), "fixed mask: expected the grid of")
 
 
 @pytest.mark.parametrize(
