@@ -12,7 +12,7 @@ import numpy as np
 from kunita.data.geometry import Mesh, Streamlines
 from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks
-from kunita.errors import FileError, InverseError
+from kunita.errors import InverseError
 from kunita.io.bids import BidsNames, dataset_description, sidecar
 from kunita.io.geometry_files.files import beside, is_geometry, write_geometry
 from kunita.io.image_files.files import read_image
@@ -110,12 +110,7 @@ def read_images(request: Request) -> Images:
         *(read_image(path, spacing=request.spacing) if path else None for path in files)
     )
     if images.labels is not None:
-        values = label_maps.label_values(images.labels)
-        if images.labels.grid.dimension == 2 and len(values) not in PICTURE_CHANNELS:
-            counts = ", ".join(str(n) for n in PICTURE_CHANNELS)
-            raise FileError(
-                f"{request.labels}: a picture holds {counts} labels, found {len(values)}; give them in turn"
-            )
+        label_maps.label_values(images.labels)
     return images
 
 
@@ -149,9 +144,20 @@ def _map_names(request: Request, image: str) -> list[str]:
     names += [f"uncertainty_cov{image}"] if request.covariance else []
     names += [f"warped{image}"] if request.moving_image else []
     names += [f"mismatch{image}"] if request.from_images else []
-    names += [f"labels_probability{image}"] if request.labels else []
+    names += _label_names(image) if request.labels else []
     names += [OVERVIEW] if request.report else []
     return names
+
+
+def _label_names(image: str) -> list[str]:
+    """A picture holds few labels; how many there are is known when they have been read."""
+    suffixes = (image, ".nrrd") if image == ".tif" else (image,)
+    return [f"labels_probability{suffix}" for suffix in suffixes]
+
+
+def _label_suffix(image: str, num_labels: int) -> str:
+    """The suffix of images, or .nrrd where a picture cannot hold so many labels."""
+    return ".nrrd" if image == ".tif" and num_labels not in PICTURE_CHANNELS else image
 
 
 def _script_names(dimension: int) -> list[str]:
@@ -253,7 +259,8 @@ def _write_maps(
     if request.covariance:
         write_map(folder / f"uncertainty_cov{suffix}", found, "cov", tell("covariance map"))
     if images.labels is not None:
-        path = folder / f"labels_probability{suffix}"
+        num_labels = len(label_maps.label_values(images.labels))
+        path = folder / f"labels_probability{_label_suffix(suffix, num_labels)}"
         remarks += _write_labels(found, images.labels, path, tell("label probability"))
     return remarks
 

@@ -16,7 +16,7 @@ PRIOR = ("--length-scale", 14, "--amplitude", 2, "--metric", "ssd")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two pictures, masks, landmarks, targets, and a transform that does nothing."""
+    """Two pictures, masks, five labels, landmarks, targets, and a transform that does nothing."""
     home = tmp_path_factory.mktemp("images")
     pair = texture_pair(OPTIONS, seed=6)
     for name, image in (("moving", pair.moving), ("fixed", pair.fixed)):
@@ -24,6 +24,8 @@ def folder(tmp_path_factory):
         kunita.write_image(home / f"{name}.tif", plain)
     kunita.write_image(home / "mask.tif", kunita.Image(np.ones((48, 48), np.uint8), np.eye(3)))
     kunita.write_image(home / "other.tif", kunita.Image(np.ones((20, 20), np.uint8), np.eye(3)))
+    bands = np.arange(48, dtype=np.uint8)[:, None] // 8 * np.ones(48, np.uint8)
+    kunita.write_image(home / "bands.tif", kunita.Image(bands, np.eye(3)))
     points = np.array([[15.0, 15.0], [33.0, 18.0], [22.0, 35.0]])
     names = ["a", "b", "c"]
     kunita.write_landmarks(home / "moving.csv", kunita.Landmarks(points, names))
@@ -48,7 +50,8 @@ def from_images(folder, out, *words):
 
 @pytest.fixture(scope="module")
 def ended(folder):
-    return from_images(folder, "result", *PRIOR, "--json", "--targets", folder / "moving.csv")
+    more = ("--targets", folder / "moving.csv", "--labels", folder / "bands.tif")
+    return from_images(folder, "result", *PRIOR, "--json", *more)
 
 
 def test_images_alone_make_a_result_without_landmarks(folder, ended):
@@ -80,6 +83,17 @@ def test_the_mismatch_lies_on_the_fixed_grid_and_is_at_least_one_where_it_is_kno
     known = mismatch[mismatch != 0]
     assert known.size > 0.7 * mismatch.size
     assert known.min() >= 1.0 - 1e-6
+
+
+def test_more_labels_than_a_picture_can_hold_are_written_all_the_same(folder, ended):
+    """Pictures have up to four numbers for a pixel; the five labels and the background add to one."""
+    probability = kunita.read_image(folder / "result" / "labels_probability.nrrd")
+    assert probability.channels
+    assert probability.data.shape == (48, 48, 5)
+    assert not (folder / "result" / "labels_probability.tif").exists()
+    total = probability.data.sum(axis=-1)[16:44, 6:42]
+    np.testing.assert_allclose(total, 1.0, atol=1e-3)
+    assert any("in the order 1, 2, 3, 4, 5" in text for text in json.loads(ended.out)["warnings"])
 
 
 def test_targets_are_carried_to_their_true_places(folder, ended):

@@ -93,7 +93,7 @@ def _openings(
         yield Opening(SLICER, f'slicer.util.loadVolume("{name}")')
         yield Opening("ANTs (ANTsPy)", f'import ants; image = ants.image_read("{name}")')
         yield Opening(SITK, f'{IMPORT}; image = sitk.ReadImage("{name}")')
-    elif suffix == "tif":
+    elif suffix in ("tif", "nrrd"):
         yield Opening(SITK, f'{IMPORT}; image = sitk.ReadImage("{name}")')
     elif suffix == "mrk.json":
         yield Opening(SLICER, f'slicer.util.loadMarkups("{name}")')

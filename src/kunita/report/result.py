@@ -48,10 +48,12 @@ def read_layers(
     """
     if fixed is None:
         return Layers()
-    spacing = fixed.grid.spacing if fixed.grid.dimension == 2 else None
+    spacing = fixed.grid.spacing if fixed.grid.dimension == 2 else None  # pictures have none
     there = names or {file.name: file.name for file in folder.iterdir()}
     found = {
-        LAYERS[usual.partition(".")[0]]: read_image(folder / name, spacing=spacing)
+        LAYERS[usual.partition(".")[0]]: read_image(
+            folder / name, spacing=spacing if name.endswith(".tif") else None
+        )
         for usual, name in there.items()
         if usual.partition(".")[0] in LAYERS
         and not usual.endswith(".json")
