@@ -19,6 +19,7 @@ from kunita.inputs import (
     changed,
     check_dimension,
     check_images,
+    fixed_plane,
     frame_or_format,
     image_in,
     keep_programs,
@@ -59,11 +60,10 @@ def register(args: Namespace) -> int:
     with console.warnings():
         args.prior_file, args.prior = args.prior, _prior(args)
         moving, fixed = read_sides(args)
-        request = _request(args, moving.dimension)
-        names, rename = (
-            results.output_names(request, moving.dimension),
-            request.bids or (lambda name: name),
-        )
+        dimension = moving.dimension
+        request = _request(args, dimension)
+        names = results.output_names(request, dimension, fixed_plane(args, dimension))
+        rename = request.rename
         check_result(args.out, names, overwrite=args.overwrite, rename=rename)
         remarks = check_images(args, moving, fixed)
         _note_sides(args, moving, fixed, console)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kunita.console import Console, Stage
-from kunita.data.image import Image, as_plane
+from kunita.data.image import Image, as_plane, is_pixel_grid
 from kunita.data.landmarks import Landmarks
 from kunita.data.slices import refuse_turned
 from kunita.errors import ArgumentError, ExitStatus
@@ -18,7 +18,7 @@ from kunita.image_checks import GivenImages
 from kunita.image_record import unit_of
 from kunita.inputs import changed, keep_programs, read_sides, read_targets
 from kunita.io.bids import bids_names
-from kunita.io.image_files.files import read_image
+from kunita.io.image_files.files import read_grid, read_image
 from kunita.io.result_folder import REPORT, check_result, result_folder
 from kunita.results import Images, Request, output_names, read_images, write_results
 
@@ -91,12 +91,13 @@ class ImageCase:
     @property
     def names(self) -> tuple[str, ...]:
         """The files that will be written."""
-        return output_names(self.request, self.dimension)
+        assert self.images.fixed is not None
+        return output_names(self.request, self.dimension, self.images.fixed.grid)
 
     @property
     def rename(self) -> Callable[[str], str]:
         """How these are called in the end."""
-        return self.request.bids or (lambda name: name)
+        return self.request.rename
 
     @property
     def unit(self) -> str:
@@ -176,9 +177,16 @@ def refuse_contradictions(args: Namespace) -> None:
 
 
 def _note_units(args: Namespace, case: ImageCase, console: Console) -> None:
-    """Say what a pixel counts as."""
+    """Say what a pixel counts as, and what a spacing replaces."""
     if case.unit == "pixel" and args.spacing is None:
         console.note("no --spacing: one pixel counts as one mm, so that all lengths are in pixels")
+    if args.spacing is not None:
+        for path in args.from_images:
+            if not is_pixel_grid(read_grid(path)):
+                console.note(
+                    f"--spacing: replaces the place that {path} states, its origin and axes; the "
+                    "first pixel is at zero"
+                )
 
 
 def _planes(images: Images) -> Images:

@@ -9,13 +9,13 @@ from typing import Any
 
 from kunita.console import Console
 from kunita.data.geometry import Mesh, Streamlines
-from kunita.data.image import Grid, Image, as_plane
+from kunita.data.image import Grid, Image, as_plane, is_pixel_grid
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, FileError, LandmarkError
 from kunita.io.frame_check import check_inside
 from kunita.io.frames import Frame
 from kunita.io.geometry_files.files import is_geometry, read_geometry
-from kunita.io.image_files.files import is_image, read_grid, read_image
+from kunita.io.image_files.files import PICTURES, is_image, read_grid, read_image
 from kunita.io.landmark_files.files import FORMATS, read_tables
 from kunita.io.landmark_files.table import LandmarkTable
 from kunita.io.recorded_grids import recorded_grid, same_place
@@ -171,6 +171,13 @@ def grid_of(image: Path, spacing: Any, dimension: int | None = None) -> Grid:
     )
 
 
+def fixed_plane(args: Namespace, dimension: int) -> Grid | None:
+    """The grid of the fixed image where it is a plane, on which the names of files depend."""
+    if args.fixed_image is None or dimension == 3:
+        return None
+    return grid_of(args.fixed_image, args.spacing, dimension)
+
+
 def reference_grid(args: Namespace, side: str, dimension: int) -> Grid:
     """The grid that a map is on: the reference's, or that of the image that was registered."""
     grid = (
@@ -183,7 +190,20 @@ def reference_grid(args: Namespace, side: str, dimension: int) -> Grid:
             f"--reference: needed, since {args.result} was registered without a {side} image"
         )
     check_dimension(args.reference or args.result, grid.dimension, dimension)
+    _check_place(args.out, grid)
     return grid
+
+
+def _check_place(out: Path, grid: Grid) -> None:
+    """Refuse a picture of a plane that has a place of its own, before anything is computed."""
+    if out.suffix.lower() in PICTURES and not is_pixel_grid(grid):
+        raise FileError.at(
+            out,
+            None,
+            "a name that ends in .nrrd, .mha or .nii.gz, since a picture cannot say where the plane "
+            "lies",
+            out.name,
+        )
 
 
 def check_dimension(path: Path, found: int, expected: int) -> None:

@@ -84,6 +84,11 @@ class Request:
     command: str | None = None
 
     @property
+    def rename(self) -> Callable[[str], str]:
+        """How files are called in the end."""
+        return self.bids or (lambda name: name)
+
+    @property
     def transform_suffixes(self) -> tuple[str, ...]:
         return (
             ".h5",
@@ -114,9 +119,15 @@ def read_images(request: Request) -> Images:
     return images
 
 
-def output_names(request: Request, dimension: int) -> tuple[str, ...]:
-    """The names of all files that a request leads to, before anything is computed."""
-    image = map_suffix(dimension)
+def output_names(request: Request, dimension: int, fixed: Grid | None = None) -> tuple[str, ...]:
+    """The names of all files that a request leads to, before anything is computed.
+
+    Args:
+        request: what is to be made.
+        dimension: of the registration.
+        fixed: the grid of the fixed image, if there is one.
+    """
+    image = map_suffix(dimension, fixed)
     names = [RECORD, SUMMARY, *_point_names(request, dimension)]
     names += [
         f"{side}_xfm{form}"
@@ -253,7 +264,7 @@ def _write_maps(
     reg: Registration, found: Maps, request: Request, images: Images, folder: Path, tell: Tell
 ) -> tuple[str, ...]:
     """Everything on the fixed grid."""
-    suffix, remarks = map_suffix(found.grid.dimension), found.remarks
+    suffix, remarks = map_suffix(found.grid.dimension, found.grid), found.remarks
     write_all_maps(folder, found, SCALARS, images.moving, tell("writing the maps"))
     _write_mismatch(found, reg, folder)
     if request.covariance:
@@ -284,7 +295,7 @@ def _write_mismatch(found: Maps, reg: Registration, folder: Path) -> None:
     """Where the images that drove a registration do not match, on the fixed grid."""
     if reg.images is None:
         return
-    path = folder / f"mismatch{map_suffix(found.grid.dimension)}"
+    path = folder / f"mismatch{map_suffix(found.grid.dimension, found.grid)}"
     description = DESCRIPTIONS["mismatch"]
     with map_writer(path, found.grid, np.float32, description=description) as write:
         for part in mismatch_slabs(found.pull_back, reg.images.mismatch_map):
@@ -356,7 +367,7 @@ def _write_for_others(request: Request, folder: Path, place: Path, document: Any
 
     The names in the folder, by the usual ones.
     """
-    rename = request.bids or (lambda name: name)
+    rename = request.rename
     if request.bids:
         for stem in sorted(
             {file.name.partition(".")[0] for file in folder.iterdir()}
@@ -377,9 +388,7 @@ def _write_for_others(request: Request, folder: Path, place: Path, document: Any
         )
         (folder / SCRIPT).write_text(script, encoding="utf-8")
         files[SCRIPT] = Path(rename(SCRIPT))
-    pictures = (
-        (OVERVIEW,) if (folder / f"jacobian{map_suffix(document['dimension'])}").exists() else ()
-    )
+    pictures = (OVERVIEW,) if any(folder.glob("jacobian.*")) else ()
     for name in (*((*pictures, REPORT) if request.report else ()), SUMMARY):
         files[name] = Path(rename(name))
     own = {usual: there for usual, there in files.items() if usual not in SHARED}

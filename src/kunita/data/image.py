@@ -120,6 +120,12 @@ def as_grid(reference: Any) -> Grid:
     raise ImageError(f"reference: expected an Image or a Grid, found {reference!r:.80}")
 
 
+def is_pixel_grid(grid: Grid) -> bool:
+    """Whether a plane is pixel index × spacing, x right and y down, as that of a picture is."""
+    upright = np.diag([*grid.spacing, 1.0])
+    return grid.dimension == 2 and np.array_equal(grid.affine, upright)
+
+
 def _check_voxel_counts(shape: tuple[int, ...]) -> None:
     if len(shape) not in (2, 3) or min(shape) < 1:
         raise ImageError(f"shape: expected two or three positive numbers of voxels, found {shape}")

@@ -1,4 +1,4 @@
-"""Maps as files: NIfTI written slab by slab in 3-D, TIFF in 2-D."""
+"""Maps as files: NIfTI written slab by slab in 3-D; TIFF in 2-D, or NRRD where that has a place."""
 
 import contextlib
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Grid, Image
+from kunita.data.image import Grid, Image, is_pixel_grid
 from kunita.errors import FileError
 from kunita.io.frames import Frame, flip_covariances
 from kunita.io.image_files.files import slab_writer, write_image
@@ -38,9 +38,18 @@ def channel_count(image: Image) -> int | None:
     return image.data.shape[-1] if image.channels else None
 
 
-def map_suffix(dimension: int) -> str:
-    """.nii.gz in 3-D; .tif in 2-D, which holds floats and colours and opens everywhere."""
-    return ".nii.gz" if dimension == 3 else ".tif"
+def map_suffix(dimension: int, grid: Grid | None = None) -> str:
+    """.nii.gz in 3-D; .tif in 2-D, which holds floats and colours and opens everywhere.
+
+    .nrrd for a plane that does not start at zero, or whose axes are turned: a TIFF has no place.
+
+    Args:
+        dimension: of the registration.
+        grid: that of the fixed image, where there is one.
+    """
+    if dimension == 3:
+        return ".nii.gz"
+    return ".tif" if grid is None or is_pixel_grid(grid) else ".nrrd"
 
 
 @contextlib.contextmanager
@@ -161,7 +170,8 @@ def write_all_maps(
     """The scalar maps, and the warped image if there is one, side by side in a single pass over the
     grid.
     """
-    suffix, grid = map_suffix(found.grid.dimension), found.grid
+    grid = found.grid
+    suffix = map_suffix(grid.dimension, grid)
     names = {what: what if what == "jacobian" else f"uncertainty_{what}" for what in scalars}
     with contextlib.ExitStack() as files:
         opened = {

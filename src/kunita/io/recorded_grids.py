@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Grid
+from kunita.data.image import Grid, is_pixel_grid
 from kunita.io.result_folder import RECORD, SUMMARY, find_record
 
 
@@ -22,13 +22,16 @@ def recorded_grid(result: Path, side: str) -> Grid | None:
 
 
 def recorded_spacing(result: Path, given: Any) -> Any:
-    """The spacing of pixels: what is given, or what the pictures were registered with; None for
-    volumes.
+    """The spacing of pixels: what is given, or what the pictures were registered with.
+
+    None for volumes, and for planes whose files say where they lie: a spacing would replace that.
     """
     grids = (recorded_grid(result, side) for side in ("fixed", "moving"))
     flat = [grid for grid in grids if grid is not None and grid.dimension == 2]
     if given is not None or not flat or np.all(flat[0].spacing == 1):
         return given
+    if not all(is_pixel_grid(grid) for grid in flat):
+        return None
     return tuple(float(step) for step in flat[0].spacing)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kunita.data.image import Image
+from kunita.data.image import Image, is_pixel_grid
 from kunita.errors import FileError
 from kunita.io.image_files.itk_images import as_itk, declared_bytes, load, read_header, save
 from kunita.io.image_files.stored_images import LOOSE, SPARE, StoredImage, check_room, stored_grid
@@ -129,7 +129,7 @@ def _check_picture(path: Path, image: Image, reader_name: str) -> None:
         raise FileError.at(
             path, None, "a 2-D image (write .nii.gz)", f"the shape {image.data.shape}"
         )
-    if not np.array_equal(image.affine, np.diag([*image.grid.spacing, 1.0])):
+    if not is_pixel_grid(image.grid):
         wanted = "an image that starts at the origin, x right and y down (write .nii.gz or .nrrd, which keep the place)"
         raise FileError.at(path, None, wanted, image.affine.tolist())
     if image.data.dtype.name not in VOXELS[reader_name]:
