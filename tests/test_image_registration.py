@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 import kunita
 from kunita import image_checks, image_remarks
-from kunita.errors import ArgumentError, ImageError, LandmarkError
+from kunita.errors import ArgumentError, ImageError, InputError, LandmarkError
 from kunita.inference.sandwich import SandwichRatio
 from kunita.outputs import maps
 from kunita.outputs.transforms import inverse_transform
@@ -439,6 +439,69 @@ def test_truth_values_are_taken_for_zero_and_one():
     np.testing.assert_array_equal(found.data, outline)
     assert image_checks.image_side(found, None, "moving").data.max() == 1.0
     assert prealign(found, found, "translation").matrix == pytest.approx(np.eye(3), abs=0.1)
+
+
+SLICE = np.array([[-1.0, 0, 0, 40], [0, 0, 1, -5], [0, -1, 0, 96], [0, 0, 0, 1]])
+"""Where a slice of 64 × 64 pixels lies: to the left, to the feet."""
+
+
+def as_slice(image, place=SLICE):
+    return kunita.Image(np.asarray(image.data)[..., None], place)
+
+
+def test_on_a_slice_maps_are_those_of_its_plane_and_lie_where_it_lies(reg, pair):
+    fixed = as_slice(pair.fixed)
+    moving = as_slice(pair.moving)
+    labels = kunita.Image(np.asarray(pair.moving.data) > 0.5, np.eye(3))
+    made = {
+        "radius": lambda on, *_: kunita.uncertainty_map(reg, on, "radius"),
+        "of a grid": lambda on, *_: kunita.uncertainty_map(reg, on.grid, "std"),
+        "warped": lambda on, image, _: kunita.warp_image(reg, image, on),
+        "labels": lambda on, _, marked: kunita.label_probability(reg, marked, on),
+    }
+    for make in made.values():
+        plane = make(pair.fixed, pair.moving, labels)
+        found = make(fixed, moving, as_slice(labels))
+        np.testing.assert_array_equal(found.data[:, :, 0], plane.data)
+        np.testing.assert_array_equal(found.affine, SLICE)
+        np.testing.assert_array_equal(make(pair.fixed, moving, labels).data, plane.data)
+
+
+def test_the_covariance_on_a_slice_is_along_the_axes_of_its_plane(reg, pair):
+    found = kunita.uncertainty_map(reg, as_slice(pair.fixed), "cov")
+    expected = kunita.uncertainty_map(reg, pair.fixed, "cov")
+    assert found.grid.dimension == 2
+    np.testing.assert_array_equal(found.data, expected.data)
+
+
+def test_a_transform_in_the_box_of_a_slice_is_that_in_the_box_of_its_plane(reg, pair):
+    for make in (kunita.forward_transform, kunita.inverse_transform):
+        expected = make(reg, pair.fixed.grid)
+        for box in (as_slice(pair.fixed), as_slice(pair.fixed).grid, pair.fixed):
+            np.testing.assert_array_equal(make(reg, box).displacement, expected.displacement)
+
+
+def test_every_door_refuses_a_grid_of_another_dimension_in_one_line(reg, pair):
+    volume = kunita.Image(np.zeros((20, 20, 20)), np.eye(4))
+    mirrored = as_slice(pair.moving, SLICE @ np.diag([-1.0, 1.0, 1.0, 1.0]))
+    doors = (
+        lambda: kunita.uncertainty_map(reg, volume),
+        lambda: kunita.warp_image(reg, pair.moving, volume),
+        lambda: kunita.warp_image(reg, volume, pair.fixed),
+        lambda: kunita.warp_image(reg, pair.moving.data, pair.fixed),
+        lambda: kunita.warp_image(reg, pair.moving, pair.fixed.data),
+        lambda: kunita.warp_image(reg, mirrored, as_slice(pair.fixed)),
+        lambda: kunita.label_probability(reg, pair.moving.data, pair.fixed),
+        lambda: kunita.label_probability(reg, volume, pair.fixed),
+        lambda: kunita.forward_transform(reg, volume.grid),
+        lambda: kunita.inverse_transform(reg, volume),
+        lambda: kunita.forward_transform(reg, "fixed.nii.gz"),
+    )
+    for door in doors:
+        with pytest.raises(InputError) as refusal:
+            door()
+        assert "\n" not in str(refusal.value)
+        assert "expected" in str(refusal.value)
 
 
 def test_transforms_for_other_programs_are_within_a_twentieth_of_a_voxel(reg):

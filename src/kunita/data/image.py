@@ -111,13 +111,13 @@ class Image:
         return Grid(self.data.shape[:axes_of_space], self.affine)
 
 
-def as_grid(reference: Any) -> Grid:
+def as_grid(reference: Any, name: str = "reference") -> Grid:
     """The grid of an image, or the grid itself."""
     if isinstance(reference, Grid):
         return reference
     if isinstance(reference, Image):
         return reference.grid
-    raise ImageError(f"reference: expected an Image or a Grid, found {reference!r:.80}")
+    raise ImageError(f"{name}: expected an Image or a Grid, found {type(reference).__name__}")
 
 
 def is_pixel_grid(grid: Grid) -> bool:
@@ -153,7 +153,18 @@ def _check_affine(affine: np.ndarray, d: int) -> None:
 
 def as_plane(image: Image) -> Image:
     """A volume of one slice as a plane: x right, y down, pixel index × spacing."""
-    if image.grid.dimension == 2 or image.grid.shape[2] != 1:
+    if not is_slice(image.grid):
         return image
-    first, second = image.grid.spacing[:2]
-    return Image(image.data[:, :, 0], np.diag([first, second, 1.0]), image.channels)
+    return Image(image.data[:, :, 0], plane_of(image.grid).affine, image.channels)
+
+
+def is_slice(grid: Grid) -> bool:
+    """Whether a grid is a volume of one slice."""
+    return grid.dimension == 3 and grid.shape[2] == 1
+
+
+def plane_of(grid: Grid) -> Grid:
+    """The plane that a volume of one slice is taken as; any other grid is what it was."""
+    if not is_slice(grid):
+        return grid
+    return Grid(grid.shape[:2], np.diag([*grid.spacing[:2], 1.0]))

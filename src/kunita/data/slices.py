@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Grid
-from kunita.errors import ImageError
+from kunita.data.image import Grid, Image, as_grid, is_slice, plane_of
+from kunita.errors import ArgumentError, ImageError
 
 LETTERS = ("RL", "AP", "SI")
 """Along each axis of the world, RAS+, and against it."""
@@ -24,9 +24,33 @@ ALIKE = math.cos(math.pi / 4)
 """Axes whose cosine is above this point the same way."""
 
 
-def is_slice(grid: Grid) -> bool:
-    """Whether a grid is a volume of one slice."""
-    return grid.dimension == 3 and grid.shape[2] == 1
+def grid_in(reference: Any, dimension: int, name: str = "reference") -> Grid:
+    """The grid of an image, or the grid itself, for a registration in so many dimensions.
+
+    A volume of one slice is a plane where the registration is one of planes.
+    """
+    grid = as_grid(reference, name)
+    if dimension == 2:
+        grid = plane_of(grid)
+    if grid.dimension != dimension:
+        also = " or a volume of one slice" if dimension == 2 else ""
+        raise ArgumentError(
+            f"{name}: expected a {dimension}-D grid{also}, as the registration is {dimension}-D, "
+            f"found a {grid.dimension}-D one with the shape {grid.shape}"
+        )
+    return grid
+
+
+def on_slice(image: Image, place: Grid | None) -> Image:
+    """What was made on the plane of a slice, on the slice itself, which lies somewhere in space.
+
+    Args:
+        image: on a plane.
+        place: the grid of the slice; of anything else the image stays what it is.
+    """
+    if place is None or image.grid.dimension == 3 or not is_slice(place):
+        return image
+    return Image(np.expand_dims(image.data, 2), place.affine, image.channels)
 
 
 def axis_codes(grid: Grid) -> str:
@@ -43,14 +67,16 @@ def refuse_turned(image: Any, other: Any, name: str, other_name: str) -> None:
     """Refuse two slices that are stored in different ways: as planes, one would be mirrored.
 
     Args:
-        image, other: images; what is no volume of one slice passes.
+        image, other: images or grids; what is no volume of one slice passes.
         name, other_name: what they are, such as "moving image".
     """
-    if not (is_slice(image.grid) and is_slice(other.grid)):
+    grid = as_grid(image)
+    goal = as_grid(other)
+    if not (is_slice(grid) and is_slice(goal)):
         return
-    found = axis_codes(image.grid)
-    wanted = axis_codes(other.grid)
-    if found[:2] == wanted[:2] or _points_alike(image.grid, other.grid):
+    found = axis_codes(grid)
+    wanted = axis_codes(goal)
+    if found[:2] == wanted[:2] or _points_alike(grid, goal):
         return
     raise ImageError(
         f"{name}: expected a slice that is stored as the {other_name} is, whose axes point to "

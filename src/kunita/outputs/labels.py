@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Image
+from kunita.data.image import Image, as_grid, as_plane
+from kunita.data.slices import on_slice, refuse_turned
 from kunita.errors import ImageError
 from kunita.outputs.dense import Lattice, slabs
 from kunita.outputs.maps import Maps, maps, warn
@@ -22,19 +23,29 @@ BATCH = 16384
 MOST_LABELS = 64
 
 
-def label_probability(reg: Registration, labels: Image, reference: Any) -> Image:
+def label_probability(reg: Registration, labels: Any, reference: Any) -> Image:
     """For each voxel of a fixed grid, the probability that it belongs to a label of the moving
     space.
 
     With a pre-image known up to N(x, C), C = J⁻¹ΛJ⁻ᵀ, that is P(y ∈ φ(A)) = ∫_A N(u; x, C) du
     (model, §6). One label gives one image; several give one channel each, in the order of their
-    values (see `label_values`).
+    values (see `label_values`). Where planes were registered, labels and reference may be volumes
+    of one slice, stored the same way.
     """
-    found = maps(reg, reference)
+    if not isinstance(labels, Image):
+        raise ImageError(
+            f"labels: expected an Image (see read_image), found {type(labels).__name__}"
+        )
+    place = as_grid(reference)
+    if reg.fixed.dimension == 2:
+        refuse_turned(labels, place, "labels", "reference")
+        labels = as_plane(labels)
+    found = maps(reg, place)
     warn(found.remarks)
     data = np.concatenate(list(probability_slabs(found, labels)), axis=found.grid.dimension - 1)
     one = data.shape[-1] == 1
-    return Image(data[..., 0] if one else data, found.grid.affine, channels=not one)
+    probability = Image(data[..., 0] if one else data, found.grid.affine, channels=not one)
+    return on_slice(probability, place)
 
 
 def label_values(labels: Image) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from kunita.data.image import Grid, Image, as_grid
+from kunita.data.slices import grid_in, on_slice
 from kunita.errors import ArgumentError, KunitaWarning
 from kunita.evaluation import prepare
 from kunita.gaussians import ball_radius_of_invariants
@@ -230,8 +231,7 @@ def maps(
     options: MapOptions = USUAL,
 ) -> Maps:
     """Evaluate a registration on a grid in fixed space, on nodes as coarse as the tolerances allow."""
-    grid = as_grid(reference)
-    _check_dimension(reg, grid)
+    grid = grid_in(reference, reg.fixed.dimension)
     back = np.linalg.inv(reg.posterior.affine)
     spacing = first_spacing(reg)
     tolerances = _tolerances_of(reg)
@@ -333,8 +333,7 @@ def pull_back(
     """Where the voxels of a fixed grid come from; with `inverse`, where those of a moving grid go
     to.
     """
-    grid = as_grid(reference)
-    _check_dimension(reg, grid)
+    grid = grid_in(reference, reg.fixed.dimension)
     posterior = reg.posterior
     affine = posterior.affine if inverse else np.linalg.inv(posterior.affine)
     displace = lambda map_, x: displacement(map_, x, affine, inverse=inverse)
@@ -370,7 +369,8 @@ def uncertainty_map(
 
     Args:
         reg: a registration.
-        grid: a Grid, or an Image on it.
+        grid: a Grid, or an Image on it. On a volume of one slice the map of a plane is a volume of
+            one slice; but the covariance, whose axes are those of the plane, stays a plane.
         what: "fc" ‖Λ‖_F, mm²; "std" √(tr Λ/d), mm; "radius" of the 95 % ball, mm; "cov" the
             components xx, yx, yy, zx, zy, zz of Λ, mm², along memory's own axes, RAS (`kunita
             uncertainty --what cov` writes them along LPS, as other programs want); "jacobian" the
@@ -382,7 +382,8 @@ def uncertainty_map(
     warn(found.remarks)
     parts = in_order(lambda slab: found.on(slab, what).astype(np.float32), slabs(found.grid))
     data = np.concatenate(list(parts), axis=found.grid.dimension - 1)
-    return Image(data, found.grid.affine, channels=what == "cov")
+    image = Image(data, found.grid.affine, channels=what == "cov")
+    return image if what == "cov" else on_slice(image, as_grid(grid))
 
 
 def warn(remarks: Sequence[str]) -> None:
@@ -502,10 +503,3 @@ def _allowed(exact: np.ndarray, d: int, share: float, tolerances: Tolerances) ->
 
 def _triangle(size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.tril_indices({3: 2, 6: 3}[size])
-
-
-def _check_dimension(reg: Registration, grid: Grid) -> None:
-    if grid.dimension != reg.fixed.dimension:
-        raise ArgumentError(
-            f"reference: expected a {reg.fixed.dimension}-D grid, as the landmarks are, found {grid.dimension}-D"
-        )

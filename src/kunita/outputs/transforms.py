@@ -14,10 +14,12 @@ the vectors of the field are not the displacement u itself but lie half of that 
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 
 from kunita.data.image import Grid
+from kunita.data.slices import grid_in
 from kunita.kernels import length_scales
 from kunita.outputs.dense import (
     Progress,
@@ -85,26 +87,33 @@ class CompositeTransform:
 
 def forward_transform(
     reg: Registration,
-    box: Grid | None = None,
+    box: Any = None,
     progress: Progress = lambda fraction: None,
     *,
     most_vectors: int = MOST_VECTORS,
 ) -> CompositeTransform:
-    """Warps moving images onto fixed: as a map of points, fixed → moving. `box`: the fixed image's
-    grid. There are no more vectors than `most_vectors`.
+    """Warps moving images onto fixed: as a map of points, fixed → moving. `box`: the fixed image or
+    its grid. There are no more vectors than `most_vectors`.
     """
-    box = box or landmark_box(reg.fixed_support, max(length_scales(reg.kernel)))
-    return _composite(reg, box, reg.fixed_support, progress, most_vectors, inverse=False)
+    grid = _checked_box(reg, box, reg.fixed_support)
+    return _composite(reg, grid, reg.fixed_support, progress, most_vectors, inverse=False)
 
 
 def inverse_transform(
-    reg: Registration, box: Grid | None = None, progress: Progress = lambda fraction: None
+    reg: Registration, box: Any = None, progress: Progress = lambda fraction: None
 ) -> CompositeTransform:
-    """Warps fixed images onto moving: as a map of points, moving → fixed. `box`: the moving image's
-    grid.
+    """Warps fixed images onto moving: as a map of points, moving → fixed. `box`: the moving image or
+    its grid.
     """
-    box = box or landmark_box(reg.moving_support, max(length_scales(reg.kernel)))
-    return _composite(reg, box, reg.moving_support, progress, MOST_VECTORS, inverse=True)
+    grid = _checked_box(reg, box, reg.moving_support)
+    return _composite(reg, grid, reg.moving_support, progress, MOST_VECTORS, inverse=True)
+
+
+def _checked_box(reg: Registration, box: Any, support: np.ndarray) -> Grid:
+    """The grid that was given, or the box of the landmarks."""
+    if box is None:
+        return landmark_box(support, max(length_scales(reg.kernel)))
+    return grid_in(box, reg.fixed.dimension, "box")
 
 
 def landmark_box(points: np.ndarray, length_scale: float) -> Grid:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Image
+from kunita.data.image import Image, as_grid, as_plane
+from kunita.data.slices import on_slice, refuse_turned
 from kunita.errors import ArgumentError, ImageError
 from kunita.outputs.dense import slabs
 from kunita.outputs.maps import PullBack, pull_back, warn
@@ -34,17 +35,22 @@ def warp_image(
         reg: a registration.
         image: an image of the moving space; its type of numbers is kept, and what lies outside of
             it becomes 0.
-        reference: where the voxels of the result are.
+        reference: where the voxels of the result are. Where planes were registered, image and
+            reference may be volumes of one slice, stored the same way.
         interpolation: "linear", "cubic", or "nearest" for labels.
         inverse: warp a *fixed* image onto a grid of the *moving* space instead.
     """
     _check(image, interpolation)
-    pulled = pull_back(reg, reference, inverse=inverse)
+    place = as_grid(reference)
+    if reg.fixed.dimension == 2:
+        refuse_turned(image, place, "image", "reference")
+        image = as_plane(image)
+    pulled = pull_back(reg, place, inverse=inverse)
     warn(pulled.remarks)
     data = np.concatenate(
         list(warped_slabs(pulled, image, interpolation)), axis=pulled.grid.dimension - 1
     )
-    return Image(data, pulled.grid.affine, image.channels)
+    return on_slice(Image(data, pulled.grid.affine, image.channels), place)
 
 
 def warped_slabs(pulled: PullBack, image: Image, interpolation: str) -> Iterator[np.ndarray]:
@@ -133,7 +139,7 @@ def _snapped(index: np.ndarray) -> np.ndarray:
 
 def _check(image: Any, interpolation: str) -> None:
     if not isinstance(image, Image):
-        raise ImageError(f"image: expected an Image (see read_image), found {image!r:.80}")
+        raise ImageError(f"image: expected an Image (see read_image), found {type(image).__name__}")
     if interpolation not in INTERPOLATIONS:
         raise ArgumentError(
             f"interpolation: expected one of {', '.join(INTERPOLATIONS)}, found {interpolation!r}"
