@@ -12,7 +12,7 @@ import numpy as np
 
 from kunita import inspection
 from kunita.console import Console
-from kunita.data.image import Grid
+from kunita.data.image import Grid, Image
 from kunita.data.landmarks import Landmarks
 from kunita.errors import ArgumentError, ExitStatus, FileError
 from kunita.inputs import (
@@ -29,6 +29,8 @@ from kunita.inputs import (
     read_targets,
     reference_grid,
     refuse_image_options,
+    refuse_turned_slices,
+    slice_of,
     tables,
     warn_of_the_other_space,
 )
@@ -162,10 +164,7 @@ def predict(args: Namespace) -> int:
 
 def warp(args: Namespace) -> int:
     """`kunita warp`."""
-    from kunita.io.map_files import channel_count, map_writer
-    from kunita.outputs.dense import slabs
     from kunita.outputs.maps import pull_back
-    from kunita.outputs.warp import warped_slabs
 
     console, reg = Console(quiet=args.quiet, as_json=args.json), load_result(args.result)
     _check_image_name(args.out, reg.fixed.dimension)
@@ -175,29 +174,43 @@ def warp(args: Namespace) -> int:
         args.spacing = recorded_spacing(args.result, args.spacing)
         grid = reference_grid(args, "moving" if args.inverse else "fixed", reg.fixed.dimension)
         image = image_in(args.image, args.spacing, reg.fixed.dimension)
+        refuse_turned_slices(args, reg.fixed.dimension)
         warn_of_the_other_space(args, image.grid, console)
         pulled = pull_back(reg, grid, inverse=args.inverse, progress=tell("evaluating the map"))
-        for remark in pulled.remarks:
-            console.warn(remark)
-        progress = tell(f"writing {args.out.name}")
-        writer = map_writer(
-            args.out,
-            grid,
-            image.data.dtype,
-            channels=channel_count(image),
-            overwrite=args.overwrite,
-        )
-        with writer as write:
-            for slab, piece in zip(
-                slabs(grid), warped_slabs(pulled, image, interpolation), strict=True
-            ):
-                write(piece)
-                progress((slab[-1][-1] + 1) / grid.shape[-1])
+        _warn(console, pulled.remarks)
+        _write_warped(args, pulled, image, interpolation, tell(f"writing {args.out.name}"))
     console.answer(
         f"{args.image} warped ({interpolation}) onto {_shape(grid)}: {args.out}",
         {"out": str(args.out)},
     )
     return ExitStatus.DONE
+
+
+def _write_warped(
+    args: Namespace,
+    pulled: Any,
+    image: Image,
+    interpolation: str,
+    progress: Callable[[float], None],
+) -> None:
+    """Write an image slab by slab, as it is warped."""
+    from kunita.io.map_files import channel_count, map_writer
+    from kunita.outputs.dense import slabs
+    from kunita.outputs.warp import warped_slabs
+
+    grid = pulled.grid
+    pieces = warped_slabs(pulled, image, interpolation)
+    with map_writer(
+        args.out,
+        grid,
+        image.data.dtype,
+        channels=channel_count(image),
+        place=slice_of(args, grid.dimension),
+        overwrite=args.overwrite,
+    ) as write:
+        for slab, piece in zip(slabs(grid), pieces, strict=True):
+            write(piece)
+            progress((slab[-1][-1] + 1) / grid.shape[-1])
 
 
 def uncertainty(args: Namespace) -> int:
@@ -206,19 +219,25 @@ def uncertainty(args: Namespace) -> int:
     from kunita.outputs.maps import UNITS, maps
 
     console, reg = Console(quiet=args.quiet, as_json=args.json), load_result(args.result)
-    _check_image_name(args.out, reg.fixed.dimension, vector=args.what == "cov", floats=True)
+    dimension = reg.fixed.dimension
+    _check_image_name(args.out, dimension, vector=args.what == "cov", floats=True)
     check_writable(args.out, overwrite=args.overwrite)
     with console.warnings(), console.progress() as tell:
         args.spacing = recorded_spacing(args.result, args.spacing)
-        grid = reference_grid(args, "fixed", reg.fixed.dimension)
+        grid = reference_grid(args, "fixed", dimension)
         found = maps(reg, grid, tell("evaluating the posterior"))
-        for remark in found.remarks:
-            console.warn(remark)
+        _warn(console, found.remarks)
         write_map(
-            args.out, found, args.what, tell(f"writing {args.out.name}"), overwrite=args.overwrite
+            args.out,
+            found,
+            args.what,
+            tell(f"writing {args.out.name}"),
+            place=slice_of(args, dimension),
+            overwrite=args.overwrite,
         )
-    text = f"{args.what} ({UNITS[args.what]}) on {_shape(found.grid)}: {args.out}"
-    console.answer(text, {"what": args.what, "units": UNITS[args.what], "out": str(args.out)})
+    unit = UNITS[args.what]
+    text = f"{args.what} ({unit}) on {_shape(found.grid)}: {args.out}"
+    console.answer(text, {"what": args.what, "units": unit, "out": str(args.out)})
     return ExitStatus.DONE
 
 
@@ -449,9 +468,16 @@ def _check_image_name(
     """Refuse a name that such an image cannot have, before anything is computed."""
     volumes = tuple(suffix for suffix in WRITTEN if suffix not in PICTURES)
     pictures = (*volumes, ".tif", ".tiff") if floats else WRITTEN
+    if dimension == 2 and vector:  # the three components of a plane have no place in NIfTI
+        pictures = tuple(suffix for suffix in pictures if suffix not in NIFTI)
     allowed = pictures if dimension == 2 else NIFTI[:2] if vector else volumes
     if not path.name.lower().endswith(allowed):
         raise FileError.at(path, None, f"a name that ends in {', '.join(allowed)}", path.name)
+
+
+def _warn(console: Console, remarks: Sequence[str]) -> None:
+    for remark in remarks:
+        console.warn(remark)
 
 
 def _known_format(path: Path) -> str | None:

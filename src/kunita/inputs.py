@@ -9,8 +9,9 @@ from typing import Any
 
 from kunita.console import Console
 from kunita.data.geometry import Mesh, Streamlines
-from kunita.data.image import Grid, Image, as_plane, is_pixel_grid
+from kunita.data.image import Grid, Image, as_plane, is_pixel_grid, is_slice
 from kunita.data.landmarks import Landmarks
+from kunita.data.slices import refuse_turned
 from kunita.errors import ArgumentError, FileError, LandmarkError
 from kunita.io.frame_check import check_inside
 from kunita.io.frames import Frame
@@ -194,6 +195,25 @@ def reference_grid(args: Namespace, side: str, dimension: int) -> Grid:
     return grid
 
 
+def slice_of(args: Namespace, dimension: int) -> Grid | None:
+    """The reference where it is a volume of one slice and planes were registered.
+
+    What is made on its plane is written as such a volume, which says where it lies; a picture
+    cannot.
+    """
+    if dimension == 3 or args.reference is None or args.out.suffix.lower() in PICTURES:
+        return None
+    grid = read_grid(args.reference)
+    return grid if is_slice(grid) else None
+
+
+def refuse_turned_slices(args: Namespace, dimension: int) -> None:
+    """Refuse an image and a reference that are slices stored in different ways."""
+    if dimension == 2 and args.reference is not None:
+        image = read_grid(args.image)
+        refuse_turned(image, read_grid(args.reference), str(args.image), str(args.reference))
+
+
 def _check_place(out: Path, grid: Grid) -> None:
     """Refuse a picture of a plane that has a place of its own, before anything is computed."""
     if out.suffix.lower() in PICTURES and not is_pixel_grid(grid):
@@ -213,8 +233,11 @@ def check_dimension(path: Path, found: int, expected: int) -> None:
 
 
 def image_in(path: Path, spacing: Any, dimension: int) -> Image:
-    """An image of a registration in so many dimensions; one slice is a plane."""
-    image = read_image(path, spacing=spacing)
+    """An image of a registration in so many dimensions; one slice is a plane.
+
+    A spacing is for pictures, a volume states its own.
+    """
+    image = read_image(path, spacing=spacing if read_grid(path).dimension == 2 else None)
     if dimension == 2:
         image = as_plane(image)
     check_dimension(path, image.grid.dimension, dimension)

@@ -193,6 +193,64 @@ def test_an_image_of_one_slice_can_be_warped_by_the_registration_of_another(fold
     assert ended.status == 0, ended.err
 
 
+PLACE = np.array([[-0.8, 0, 0, 40], [0, 0, 3, -5], [0, -0.8, 0, 96], [0, 0, 0, 1.0]])
+"""Of a slice that lies somewhere in a scanner."""
+
+
+@pytest.fixture(scope="module")
+def of_slices(folder, tmp_path_factory):
+    """A result of two slices of 0.8 mm that lie somewhere."""
+    home = tmp_path_factory.mktemp("slices")
+    for side, image in (("moving", pair().moving), ("fixed", pair().fixed)):
+        data = np.asarray(image.data, np.float32)[:, :, None]
+        write_volume(home / f"{side}.nii.gz", data, PLACE)
+        write_volume(home / "mirrored.nii.gz", data, PLACE @ np.diag([-1.0, 1.0, 1.0, 1.0]))
+    sides = ("--from-images", home / "moving.nii.gz", home / "fixed.nii.gz")
+    given = ("--length-scale", 11, "--amplitude", 1.6, "--metric", "ssd", "--quick", "--no-report")
+    words = (*sides, *given, "--align", "none", "--out", home / "out")
+    ended = kunita_command("register", *words)
+    assert ended.status == 0, ended.err
+    return home
+
+
+@pytest.mark.parametrize("suffix", ["nii.gz", "nrrd", "mha"])
+def test_on_a_slice_maps_are_written_where_it_lies(of_slices, tmp_path, suffix):
+    onto = ("--reference", of_slices / "fixed.nii.gz", "--out")
+    moving = of_slices / "moving.nii.gz"
+    made = {"std": ("uncertainty", "--what", "std"), "warped": ("warp", moving)}
+    for name, (command, *words) in made.items():
+        out = tmp_path / f"{name}.{suffix}"
+        ended = kunita_command(command, of_slices / "out", *words, *onto, out)
+        assert ended.status == 0, ended.err
+        found = kunita.read_image(out)
+        assert found.data.shape == (SIZE, SIZE, 1)
+        np.testing.assert_allclose(found.affine, PLACE, atol=1e-5)
+        stem = "warped" if name == "warped" else f"uncertainty_{name}"
+        plane = kunita.read_image(of_slices / "out" / f"{stem}.tif")
+        np.testing.assert_allclose(found.data[:, :, 0], plane.data, atol=0.02)
+
+
+def test_a_plane_in_nifti_is_not_said_to_lie_in_a_scanner(of_slices, tmp_path):
+    """Without a reference nobody knows where the slices were."""
+    out = tmp_path / "std.nii.gz"
+    assert kunita_command("uncertainty", of_slices / "out", "--out", out).status == 0
+    header = nibabel.load(out).header
+    assert (header["sform_code"], header["qform_code"]) == (2, 2)
+    assert kunita.read_image(out).grid.spacing == pytest.approx([0.8, 0.8])
+
+
+def test_what_cannot_be_written_on_a_slice_is_refused_before_it_is_computed(of_slices, tmp_path):
+    onto = ("--reference", of_slices / "fixed.nii.gz", "--out", tmp_path / "made.nii.gz")
+    mirrored = kunita_command("warp", of_slices / "out", of_slices / "mirrored.nii.gz", *onto)
+    assert "mirrored.nii.gz: expected a slice that is stored as" in mirrored.err
+    components = kunita_command("uncertainty", of_slices / "out", "--what", "cov", *onto)
+    assert "expected a name that ends in .nrrd" in components.err
+    for ended in (mirrored, components):
+        assert ended.status == 2
+        assert "evaluating" not in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_arrays_are_refused_with_a_hint():
     data = np.asarray(pair().moving.data)
     with pytest.raises(ArgumentError, match=r"moving_image: expected an Image.*kunita\.Image"):

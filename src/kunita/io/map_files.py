@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kunita.data.image import Grid, Image, is_pixel_grid
+from kunita.data.slices import on_slice
 from kunita.errors import FileError
 from kunita.io.frames import Frame, flip_covariances
 from kunita.io.image_files.files import slab_writer, write_image
@@ -60,10 +61,20 @@ def map_writer(
     *,
     channels: int | None = None,
     description: str = "",
+    place: Grid | None = None,
     overwrite: bool = False,
 ) -> Iterator[Write]:
-    """What takes the slabs of a map one after the other, (…) or (…, channels); a NIfTI file is
-    never held whole.
+    """What takes the slabs of a map one after the other, (…) or (…, channels); a NIfTI file of a
+    volume is never held whole.
+
+    Args:
+        path: its suffix tells the format.
+        grid: where the voxels are.
+        dtype: of their numbers.
+        channels: numbers for each voxel; None for one.
+        description: what the file says of itself, if it can.
+        place: the slice that a plane was, if it was one and the file is to be one.
+        overwrite: whether an existing file may be replaced.
     """
     if path.name.lower().endswith((".nii", ".nii.gz")) and grid.dimension == 3:
         writer = slab_writer(
@@ -79,7 +90,8 @@ def map_writer(
     parts: list[np.ndarray] = []
     yield parts.append
     data = np.concatenate(parts, axis=grid.dimension - 1)
-    write_image(path, Image(data, grid.affine, channels is not None), overwrite=overwrite)
+    made = Image(data, grid.affine, channels is not None)
+    write_image(path, on_slice(made, place), overwrite=overwrite)
 
 
 @contextlib.contextmanager
@@ -105,13 +117,24 @@ def _spool(folder: Path, channels: int, write: Write) -> Iterator[Write]:
 
 
 def write_map(
-    path: Path, found: Maps, what: str, progress: Progress, *, overwrite: bool = False
+    path: Path,
+    found: Maps,
+    what: str,
+    progress: Progress,
+    *,
+    place: Grid | None = None,
+    overwrite: bool = False,
 ) -> None:
-    """One map of a registration."""
+    """One map of a registration; `place` is that of the slice that a plane was."""
     if what == "cov":
         return write_covariance(path, found, progress, overwrite=overwrite)
     with map_writer(
-        path, found.grid, np.float32, description=DESCRIPTIONS[what], overwrite=overwrite
+        path,
+        found.grid,
+        np.float32,
+        description=DESCRIPTIONS[what],
+        place=place,
+        overwrite=overwrite,
     ) as write:
         done = 0
         for data in in_order(

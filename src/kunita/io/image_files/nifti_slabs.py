@@ -36,10 +36,10 @@ GZIP_HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x04\xff"
 GZIP_END = b"\x03\x00"
 """A last, empty block of deflate."""
 
-SCANNER = 1
+SCANNER, ALIGNED = 1, 2
 """The code of both forms. Equal codes and equal matrices, because programs differ in which form
 they believe; and 1 (the scanner's space) rather than 2 (aligned to something), because a map lies
-where its fixed image lies."""
+where its fixed image lies. But a plane is nowhere in a scanner: it is aligned with other planes."""
 
 
 class Intent(enum.IntEnum):
@@ -220,8 +220,9 @@ def _set_forms(header: Any, grid: Grid) -> None:
     affine = np.eye(4)
     axes = [*range(grid.dimension), 3]
     affine[np.ix_(axes, axes)] = grid.affine
-    header.set_qform(affine, 0 if is_sheared(grid) else SCANNER, strip_shears=True)
-    header.set_sform(affine, SCANNER)
+    code = SCANNER if grid.dimension == 3 else ALIGNED
+    header.set_qform(affine, 0 if is_sheared(grid) else code, strip_shears=True)
+    header.set_sform(affine, code)
 
 
 def _set_intent(header: Any, dimension: int, channels: int | None, intent: int | None) -> None:
