@@ -12,7 +12,7 @@ import numpy as np
 from kunita.console import Console, Stage
 from kunita.data.image import Image, as_plane, is_pixel_grid
 from kunita.data.landmarks import Landmarks
-from kunita.data.slices import refuse_turned
+from kunita.data.slices import refuse_displaced, refuse_turned
 from kunita.errors import ArgumentError, ExitStatus
 from kunita.image_checks import GivenImages
 from kunita.image_record import unit_of
@@ -129,6 +129,7 @@ def _read_case(args: Namespace) -> ImageCase:
     given = read_images(request)
     if given.labels is not None:
         refuse_turned(given.labels, given.moving, "labels", "moving image")
+        refuse_displaced(given.labels, given.moving, "labels", "moving image")
     moving, fixed = _landmarks(asked)
     case = ImageCase(given, _planes(given), moving, fixed, request)
     if args.targets is None:

@@ -54,6 +54,9 @@ def folder(tmp_path_factory):
     ones = np.ones((SIZE, SIZE), np.uint8)
     kunita.write_image(home / "zero.tif", kunita.Image(0 * ones, np.eye(3)))
     kunita.write_image(home / "small.tif", kunita.Image(ones[:20, :20], np.eye(3)))
+    beside = np.eye(4)
+    beside[0, 3] = 5.0
+    write_volume(home / "beside-slice.nii.gz", ones[:, :, None], beside)
     write_volume(home / "mirrored-slice.nii.gz", ones[:, :, None], np.diag([-1.0, 1.0, 1.0, 1.0]))
     nothing = np.full((SIZE, SIZE), np.nan, np.float32)
     kunita.write_image(home / "nan.tif", kunita.Image(nothing, np.eye(3)))
@@ -109,6 +112,8 @@ def test_slices_that_are_stored_in_different_ways_are_refused_in_one_line(folder
     labels = ("--labels", folder / other)
     refused(folder, from_images(folder, slices[0], other), "moving image: expected a slice")
     refused(folder, from_images(folder, *slices, *labels), "labels: expected a slice")
+    beside = ("--labels", folder / "beside-slice.nii.gz")
+    refused(folder, from_images(folder, *slices, *beside), "labels: expected a slice that begins")
     mask = ("--fixed-mask", folder / other)
     refused(folder, from_images(folder, *slices, *mask), "fixed mask: expected the grid of")
 

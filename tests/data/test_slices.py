@@ -8,7 +8,7 @@ import SimpleITK as sitk
 
 import kunita
 from kunita.data.image import Image, as_plane
-from kunita.data.slices import axis_codes, refuse_turned
+from kunita.data.slices import axis_codes, refuse_displaced, refuse_turned
 from kunita.errors import ImageError
 from kunita.io.image_files.itk_images import affine_of, as_array, as_itk
 
@@ -77,6 +77,23 @@ def test_slices_of_different_planes_have_another_cure():
 def test_a_tilted_slice_passes():
     refuse_turned(stored("LPS", tilt=0.6), stored("LPS"), "moving image", "fixed image")
     refuse_turned(stored("LPS", tilt=0.4), stored("LPS", tilt=-0.5), "moving image", "fixed image")
+
+
+def test_a_slice_that_begins_elsewhere_in_the_plane_is_refused():
+    """By a voxel or more along an axis of its own; another slice thickness is no matter."""
+    image = stored("LIA")
+
+    def beside(along, voxels):
+        affine = image.affine.copy()
+        affine[:3, 3] += voxels * affine[:3, along]
+        return Image(DATA, affine)
+
+    for along in (0, 1):
+        refuse_displaced(beside(along, 0.5), image, "labels", "moving image")
+        with pytest.raises(ImageError, match="labels: expected a slice that begins where"):
+            refuse_displaced(beside(along, -3.0), image, "labels", "moving image")
+    refuse_displaced(beside(2, 1.0), image, "labels", "moving image")
+    refuse_displaced(Image(DATA[:, :, 0], np.eye(3)), image, "labels", "moving image")
 
 
 def test_what_states_no_orientation_passes():

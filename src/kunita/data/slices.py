@@ -85,6 +85,29 @@ def refuse_turned(image: Any, other: Any, name: str, other_name: str) -> None:
     )
 
 
+def refuse_displaced(image: Any, other: Any, name: str, other_name: str) -> None:
+    """Refuse a slice that begins elsewhere in its plane: as planes, both would begin at zero.
+
+    Less than a voxel is allowed, since slices of one place may have voxels of different sizes.
+
+    Args:
+        image, other: images or grids; what is no volume of one slice passes.
+        name, other_name: what they are, such as "labels".
+    """
+    grid = as_grid(image)
+    goal = as_grid(other)
+    if not (is_slice(grid) and is_slice(goal)):
+        return
+    steps = (goal.axes / goal.spacing)[:, :2]
+    beside = (grid.origin - goal.origin) @ steps
+    if np.any(np.abs(beside) >= np.maximum(grid.spacing, goal.spacing)[:2]):
+        raise ImageError(
+            f"{name}: expected a slice that begins where the {other_name} begins, found one "
+            f"{beside[0]:.3g} and {beside[1]:.3g} mm beside it along its axes: as planes both "
+            f"would begin at zero; resample it with the {other_name} as reference"
+        )
+
+
 def _points_alike(grid: Grid, other: Grid) -> bool:
     """Whether both axes of two slices point nearly the same way."""
     first = (grid.axes / grid.spacing)[:, :2]
