@@ -73,11 +73,16 @@ def features(
 def standing_out(
     data: Float[Array, "*grid"], window: float, spacing: Float[Array, " d"], floor: float
 ) -> Float[Array, "*grid"]:
-    """How intensities stand out from their surroundings: (I − μ)/√(v + ε²)."""
-    mean = _gaussian(data, window, spacing)
-    square = _gaussian(data * data, window, spacing)
+    """How intensities stand out from their surroundings: (I − μ)/√(v + ε²).
+
+    Intensities may be large numbers that differ by little, so they are centred before they are
+    squared.
+    """
+    centred = data - np.float32(data.mean(dtype=np.float64))
+    mean = _gaussian(centred, window, spacing)
+    square = _gaussian(centred * centred, window, spacing)
     variance = np.maximum(square - mean * mean, 0)
-    return (data - mean) / np.sqrt(variance + floor**2)
+    return (centred - mean) / np.sqrt(variance + floor**2)
 
 
 def _gaussian(data: np.ndarray, sd: float, spacing: np.ndarray) -> np.ndarray:
