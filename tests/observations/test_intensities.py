@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from scipy import ndimage
 
 import kunita
 from kunita.flow import transport
@@ -15,9 +16,10 @@ from kunita.inference.image_search import ImageProblem, LevelPlan, LevelSearch, 
 from kunita.inference.lattice_model import LatticeSystem, ProfiledInformation
 from kunita.inference.problem import Problem
 from kunita.inference.trend import Alignment, determined_trend
+from kunita.observations.features import features
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide, Smoothing
-from kunita.observations.intensities import Intensities
+from kunita.observations.intensities import FixedFeatures, Intensities
 from kunita.observations.landmarks import LandmarkObservations
 from kunita.observations.lattice import Lattice, LatticeAxis
 from kunita.observations.together import Together
@@ -54,6 +56,32 @@ def made_noise(level, seed=0):
         tails=rng.uniform(0.5, 1.0, shape).astype(np.float32),
         decimation=3.0,
     )
+
+
+def test_places_that_are_compared_have_the_value_of_the_image():
+    """Up to the border, where a spline lacks a coefficient."""
+    values = np.random.default_rng(0).normal(size=(12, 14, 1)).astype(np.float32)
+    fixed = FixedFeatures.of(values, np.eye(3), None)
+    places = np.random.default_rng(1).uniform(-0.5, 13.5, size=(2000, 2))
+    found, _, counts = fixed.sample(places)
+    expected = ndimage.map_coordinates(values[:, :, 0], places.T, order=3, mode="mirror")
+    compared = counts > 0
+    assert 0.4 < compared.mean() < 0.9
+    np.testing.assert_allclose(found[compared, 0], expected[compared], atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["ssd", "lncc", "both"])
+def test_features_of_intensities_far_from_zero_keep_their_digits(metric):
+    data = 100 * np.random.default_rng(0).normal(size=(32, 32))
+    near = centred_features(data, metric)
+    far = centred_features(data + 1e5, metric)
+    # Single precision holds numbers of 1e5 to 0.008, a ten-thousandth of the contrast.
+    np.testing.assert_allclose(far / near.std((0, 1)), near / near.std((0, 1)), atol=1e-3)
+
+
+def centred_features(data, metric):
+    found = features(data, np.ones(2), metric, 1.0, 1.0).astype(float)
+    return found - found.mean((0, 1))
 
 
 def bent(nodes, seed=1):

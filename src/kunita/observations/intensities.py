@@ -31,8 +31,9 @@ from kunita.observations.whitening import Whitening, whitening_of
 
 R = TypeVar("R")
 
-MARGIN = 0.5
-"""How far inside the outermost voxels a place must be to be compared, in voxels."""
+MARGIN = 1.0
+"""How far inside the outermost voxels a place must be to be compared, in voxels: nearer to them a
+spline lacks a coefficient, and its value at this distance goes on."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
