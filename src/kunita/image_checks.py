@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import numpy as np
+from scipy import ndimage
 
 from kunita.data.image import Grid, Image, as_plane
 from kunita.errors import ArgumentError, ImageError
@@ -303,10 +304,39 @@ def image_side(image: Image, mask: np.ndarray | None, side: str) -> ImageSide:
     if not counts.any():
         raise ImageError(f"{side} image: none of its voxels is a finite number inside the mask")
     typical = float(np.median(data[counts]))
-    filled = np.where(finite, data, typical).astype(np.float32)
-    spread = float(filled[counts].max() - filled[counts].min())
+    spread = float(data[counts].max() - data[counts].min())
     if spread <= FLAT * abs(typical):
         raise ImageError(
             f"{side} image: all its voxels have the same value, so there is nothing to register"
         )
-    return ImageSide(filled, image.affine, counts)
+    return ImageSide(without_foreign(data, counts), image.affine, counts)
+
+
+def without_foreign(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """An image without intensities that are foreign to what counts.
+
+    Features of a voxel depend on its surroundings. What a mask leaves out must not reach them if it
+    is foreign, such as a resection or a tool: beside a tool that is far brighter than all else
+    errors tripled. So holes in what counts take the value of the nearest voxel that counts. What
+    lies around a region of interest is ordinary anatomy, and its outline is seen by both images: it
+    stays, within the range of the intensities that count.
+
+    Args:
+        data: intensities.
+        counts: where the image counts; all of it is finite there.
+    """
+    if counts.all():
+        return data
+    known = np.where(np.isfinite(data), data, np.median(data[counts])).astype(np.float32)
+    within = np.clip(known, data[counts].min(), data[counts].max())
+    holes = enclosed(~counts)
+    if not holes.any():
+        return within
+    nearest = ndimage.distance_transform_edt(~counts, return_distances=False, return_indices=True)
+    return np.where(holes, data[tuple(nearest)], within)
+
+
+def enclosed(region: np.ndarray) -> np.ndarray:
+    """The parts of a region that do not reach the border of the image."""
+    inner = ndimage.binary_fill_holes(~region)
+    return region & inner
