@@ -9,6 +9,7 @@ The deformation is drawn from the prior itself, the images are random textures o
     D  as A, white noise of 0.3 in both images
     E  as A, an object on an empty background, cut out pixel by pixel as a brain mask does
     F  as E, with a soft outline of 3 px, as a section on a slide
+    V  volumes of 56³ voxels, a = 3, σ = 15, noise as A
 
     python benchmarks/image_truth.py --seeds 40 --first 1000 --conditions A C D --kernel given
     python benchmarks/image_truth.py --seeds 40 --first 1000 --conditions A C D --kernel chosen
@@ -45,6 +46,7 @@ CONDITIONS = {
     "D": TextureOptions(noise_of_moving=0.3, noise_of_fixed=0.3),
     "E": TextureOptions(radius=40.0),
     "F": TextureOptions(radius=40.0, edge=3.0),
+    "V": TextureOptions(dimension=3, size=56, amplitude=3.0, length_scale=15.0),
 }
 LEVELS = (0.5, 0.8, 0.95)
 POINTS = 300
@@ -77,8 +79,9 @@ def judge(
     seed: int,
 ) -> Judged:
     """Compare a registration with the truth at random points, of the object if there is one."""
-    size = pair.moving.grid.shape[0]
-    points = np.random.default_rng(seed).uniform(BORDER, size - 1 - BORDER, size=(POINTS, 2))
+    size = options.size
+    shape = (POINTS, options.dimension)
+    points = np.random.default_rng(seed).uniform(BORDER, size - 1 - BORDER, size=shape)
     truth = pair.truth(points)
     seen = np.all((truth > BORDER) & (truth < size - 1 - BORDER), axis=1)
     if options.radius:
@@ -94,7 +97,9 @@ def judge(
         error=float(errors.mean()),
         median=float(np.median(errors)),
         p95=float(np.percentile(errors, 95)),
-        inside=tuple(float(np.mean(squares < chi2.ppf(level, 2))) for level in LEVELS),
+        inside=tuple(
+            float(np.mean(squares < chi2.ppf(level, options.dimension))) for level in LEVELS
+        ),
         seconds=seconds,
         warned=bool(reg.warnings),
     )
@@ -105,7 +110,7 @@ class RoughMarks:
     """Landmarks beside the images.
 
     Args:
-        moving, fixed: (n, 2) theirs, pixels.
+        moving, fixed: (n, d) theirs, pixels.
     """
 
     moving: np.ndarray
@@ -116,11 +121,12 @@ class RoughMarks:
         """At random places whose true position lies inside the fixed image."""
         rng = np.random.default_rng([seed, 1])
         size = pair.moving.grid.shape[0]
-        points = rng.uniform(BORDER, size - 1 - BORDER, size=(20 * count, 2))
+        d = pair.moving.grid.dimension
+        points = rng.uniform(BORDER, size - 1 - BORDER, size=(20 * count, d))
         truth = pair.truth(points)
         seen = np.all((truth > BORDER) & (truth < size - 1 - BORDER), axis=1)
         rows = np.flatnonzero(seen)[:count]
-        noise = MARK_NOISE * rng.normal(size=(len(rows), 2))
+        noise = MARK_NOISE * rng.normal(size=(len(rows), d))
         return cls(points[rows], truth[rows] + noise)
 
     def arguments(self) -> dict[str, Any]:
@@ -144,7 +150,7 @@ def register(
             fixed_image=pair.fixed,
             metric=metric,
             kernel=given,
-            init=np.eye(3),
+            init=np.eye(options.dimension + 1),
             **marks.arguments(),
         )
 

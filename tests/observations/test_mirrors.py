@@ -31,7 +31,7 @@ def reversal(moving, fixed, affine=None, linear=None, fixed_affine=None):
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 def test_the_axes_that_were_reversed_are_found(axes):
-    image = texture(SIZE, 0)
+    image = texture(2 * (SIZE,), 0)
     found = reversal(np.flip(image, axes), image)
     assert found.axes == axes
     assert found.after > 0.9
@@ -39,14 +39,14 @@ def test_the_axes_that_were_reversed_are_found(axes):
 
 
 def test_an_image_that_is_not_is_left_in_peace():
-    image = texture(SIZE, 0)
-    found = reversal(image + 0.1 * texture(SIZE, 1), image)
+    image = texture(2 * (SIZE,), 0)
+    found = reversal(image + 0.1 * texture(2 * (SIZE,), 1), image)
     assert found.before > 0.9
     assert not found.is_far_better
 
 
 def test_a_symmetric_image_is_as_good_either_way():
-    image = texture(SIZE, 0)
+    image = texture(2 * (SIZE,), 0)
     symmetric = image + image[::-1]
     found = reversal(symmetric, symmetric)
     assert found.after == pytest.approx(found.before, abs=0.02)
@@ -54,7 +54,7 @@ def test_a_symmetric_image_is_as_good_either_way():
 
 
 def test_a_mirrored_image_may_be_shifted_too():
-    image = texture(SIZE + 12, 0)
+    image = texture(2 * (SIZE + 12,), 0)
     fixed = image[:SIZE, :SIZE]
     moving = image[:SIZE, 12:][:, ::-1]
     found = reversal(moving, fixed)
@@ -68,7 +68,7 @@ SHEARED = np.array([[1.0, 0.5, 0.0], [0.0, 1.2, 0.0], [0.0, 0.0, 1.0]])
 
 @pytest.mark.parametrize("affine", [TURNED, SHEARED])
 def test_axes_are_those_of_the_voxels_however_these_lie_in_the_world(affine):
-    image = texture(SIZE, 0)
+    image = texture(2 * (SIZE,), 0)
     found = reversal(image[::-1], image, affine)
     assert found.axes == (0,)
     assert found.after > 0.95
@@ -76,7 +76,7 @@ def test_axes_are_those_of_the_voxels_however_these_lie_in_the_world(affine):
 
 def test_an_alignment_that_turns_the_image_does_not_hide_the_mirror():
     """The moving image lies on its side in the world, and the alignment sets it upright."""
-    image = texture(SIZE, 0)
+    image = texture(2 * (SIZE,), 0)
     found = reversal(image[::-1], image, TURNED, TURNED[:2, :2].T, np.eye(3))
     assert found.axes == (0,)
     assert found.after > 0.95

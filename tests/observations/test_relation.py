@@ -27,7 +27,7 @@ def related(moving, fixed, mask=None, metric="ssd", linear=None):
 
 
 def test_an_image_is_related_to_itself_and_inversely_to_its_negative():
-    image = texture(SIZE, 0)
+    image = texture(2 * (SIZE,), 0)
     # To the rounding of single precision, and of splines that are read between mirrored borders.
     assert related(image, image).after == pytest.approx(1.0, abs=0.02)
     assert related(-image, image).after == pytest.approx(-1.0, abs=0.02)
@@ -37,8 +37,8 @@ def test_an_image_is_related_to_itself_and_inversely_to_its_negative():
 
 
 def test_units_of_the_intensities_and_the_metric_do_not_matter():
-    moving = texture(SIZE, 0) + 0.2 * texture(SIZE, 1)
-    fixed = texture(SIZE, 0)
+    moving = texture(2 * (SIZE,), 0) + 0.2 * texture(2 * (SIZE,), 1)
+    fixed = texture(2 * (SIZE,), 0)
     plain = related(moving, fixed)
     scaled = related(300 * moving + 1000, fixed, metric="lncc")
     assert scaled.before == pytest.approx(plain.before, abs=1e-3)
@@ -58,14 +58,14 @@ def test_gradients_are_carried_along_as_covectors():
 
 def test_textures_with_nothing_in_common_are_not_related():
     """Of some 200 independent spots the correlation has a standard error of 0.07."""
-    found = related(texture(SIZE, 0), texture(SIZE, 2))
+    found = related(texture(2 * (SIZE,), 0), texture(2 * (SIZE,), 2))
     assert abs(found.after) < 0.3
     assert not found.is_found
 
 
 def test_only_what_counts_counts():
     """The half of an image that is inverted is masked."""
-    image = texture(SIZE, 0)
+    image = texture(2 * (SIZE,), 0)
     half = np.indices(image.shape)[0] < SIZE // 2
     changed = np.where(half, image, -image)
     # Away from the border of the mask by the smoothing of the coarse images.
@@ -84,7 +84,7 @@ def test_either_correlation_is_enough():
 def test_what_may_be_chance_is_not_enough():
     assert not Relation(0.7, 0.0, chance=0.8).is_found
     assert Relation(0.9, 0.0, chance=0.8).is_found
-    image = texture(SIZE, 0)
+    image = texture(2 * (SIZE,), 0)
     quarter = np.zeros(image.shape, bool)
     quarter[: SIZE // 2, : SIZE // 2] = True
     # Every fourth voxel is compared, the outermost are not: a quarter is nine of 121 or so.
@@ -93,6 +93,6 @@ def test_what_may_be_chance_is_not_enough():
 
 
 def test_an_image_without_gradients_is_related_to_nothing():
-    found = related(np.ones((SIZE, SIZE)), texture(SIZE, 0))
+    found = related(np.ones((SIZE, SIZE)), texture(2 * (SIZE,), 0))
     assert found.before == 0.0
     assert found.after == 0.0

@@ -1,4 +1,4 @@
-"""Pairs of textured images whose deformation is a draw from the prior, so that the truth is known."""
+"""Pairs of textured planes or volumes whose deformation is a draw from the prior, so that the truth is known."""
 
 import dataclasses
 import functools
@@ -66,8 +66,11 @@ class BrownianFlow:
         return moved
 
     def _field(self, step: int, points: np.ndarray) -> np.ndarray:
-        angles = points @ self.frequencies[step].T + self.phases[step]
-        return np.cos(angles) @ self.weights[step]
+        # Single precision: it errs by less than 1e-5 of the amplitude, in a fifth of the time.
+        frequencies = self.frequencies[step].astype(np.float32)
+        phases = self.phases[step].astype(np.float32)
+        angles = points.astype(np.float32) @ frequencies.T + phases
+        return np.cos(angles) @ self.weights[step].astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,6 +99,7 @@ class TextureOptions:
         radius: of the only object, pixels, on an empty background; 0 for texture everywhere.
         edge: width of the object's outline, pixels; 0 where pixels are either in or out, as a brain
             mask leaves them.
+        dimension: 2 for planes, 3 for volumes, which have no single object.
     """
 
     size: int = 128
@@ -106,18 +110,25 @@ class TextureOptions:
     correlation: float = 0.0
     radius: float = 0.0
     edge: float = 0.0
+    dimension: int = 2
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the images."""
+        return self.dimension * (self.size,)
 
 
 def texture_pair(options: TextureOptions, seed: int) -> TexturePair:
-    """A pair of planes: M(x) = F(φ(x)) + noise, φ a draw from the prior."""
-    clean = _clean_pair(options.size, options.amplitude, options.length_scale, seed)
+    """A pair of images: M(x) = F(φ(x)) + noise, φ a draw from the prior."""
+    clean = _clean_pair(options.shape, options.amplitude, options.length_scale, seed)
     rng = np.random.default_rng(seed + 20_000)
-    moving = clean.moving + _noise(rng, options.size, options.noise_of_moving, options)
-    fixed = clean.fixed + _noise(rng, options.size, options.noise_of_fixed, options)
+    moving = clean.moving + _noise(rng, options.noise_of_moving, options)
+    fixed = clean.fixed + _noise(rng, options.noise_of_fixed, options)
     if options.radius:
         moving = _cut_out(moving, clean.arrived, options, seed)
-        fixed = _cut_out(fixed, _places(options.size), options, seed)
-    return TexturePair(Image(moving, np.eye(3)), Image(fixed, np.eye(3)), clean.truth)
+        fixed = _cut_out(fixed, _places(options.shape), options, seed)
+    affine = np.eye(options.dimension + 1)
+    return TexturePair(Image(moving, affine), Image(fixed, affine), clean.truth)
 
 
 def is_inside(points: np.ndarray, options: TextureOptions, seed: int) -> np.ndarray:
@@ -140,7 +151,7 @@ def _cut_out(
     values: np.ndarray, places: np.ndarray, options: TextureOptions, seed: int
 ) -> np.ndarray:
     """The object alone, brighter than the background, which is zero."""
-    share = is_inside(places, options, seed).reshape(values.shape)
+    share = is_inside(places, options, seed).reshape(options.shape)
     return share * (values + BRIGHTNESS)
 
 
@@ -151,7 +162,7 @@ class _CleanPair:
     Args:
         moving, fixed: intensities.
         truth: where moving points go.
-        arrived: (size², 2) where the moving pixels go.
+        arrived: (m, d) where the moving pixels go.
     """
 
     moving: np.ndarray
@@ -161,35 +172,36 @@ class _CleanPair:
 
 
 @functools.lru_cache(maxsize=64)
-def _clean_pair(size: int, amplitude: float, length_scale: float, seed: int) -> _CleanPair:
+def _clean_pair(
+    shape: tuple[int, ...], amplitude: float, length_scale: float, seed: int
+) -> _CleanPair:
     """What pairs with all kinds of noise share; following the flow takes seconds."""
     margin = int(5 * amplitude) + 8
-    whole = texture(size + 2 * margin, seed)
-    truth = BrownianFlow.draw(amplitude, length_scale, 2, seed + 10_000)
-    arrived = truth(_places(size))
+    whole = texture(tuple(size + 2 * margin for size in shape), seed)
+    truth = BrownianFlow.draw(amplitude, length_scale, len(shape), seed + 10_000)
+    arrived = truth(_places(shape))
     seen = ndimage.map_coordinates(whole, arrived.T + margin, order=3, mode="mirror")
-    inner = slice(margin, margin + size)
-    return _CleanPair(seen.reshape(size, size), whole[inner, inner], truth, arrived)
+    inner = tuple(slice(margin, margin + size) for size in shape)
+    return _CleanPair(seen.reshape(shape), whole[inner], truth, arrived)
 
 
-def _places(size: int) -> np.ndarray:
-    """(size², 2) of all pixels."""
-    axes = 2 * (np.arange(size, dtype=float),)
-    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+def _places(shape: tuple[int, ...]) -> np.ndarray:
+    """(m, d) of all pixels."""
+    return np.moveaxis(np.indices(shape, dtype=float), 0, -1).reshape(-1, len(shape))
 
 
-def _noise(rng: np.random.Generator, size: int, sd: float, options: TextureOptions) -> np.ndarray:
-    values = rng.normal(size=(size, size))
+def _noise(rng: np.random.Generator, sd: float, options: TextureOptions) -> np.ndarray:
+    values = rng.normal(size=options.shape)
     if options.correlation:
         values = ndimage.gaussian_filter(values, options.correlation, mode="wrap")
     return sd * values / values.std()
 
 
-def texture(size: int, seed: int) -> np.ndarray:
+def texture(shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Clouds for even seeds, blobs with edges for odd ones; its standard deviation is one."""
     rng = np.random.default_rng(seed)
     clouds = lambda width: _standardised(
-        ndimage.gaussian_filter(rng.normal(size=(size, size)), width, mode="wrap")
+        ndimage.gaussian_filter(rng.normal(size=shape), width, mode="wrap")
     )
     if seed % 2 == 0:
         mixed = 0.5 * clouds(1.5) + 0.8 * clouds(3) + clouds(6)
