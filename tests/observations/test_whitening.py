@@ -120,3 +120,17 @@ def test_registrations_gain_where_noise_is_correlated(monkeypatch):
         lambda *size: tuple(dataclasses.replace(one, whitens=False) for one in usual(*size)),
     )
     assert whitened < 0.85 * mean_error(pair)
+
+
+def test_noise_that_is_correlated_does_not_pass_for_a_short_scale_of_the_prior():
+    """Without whitening the evidence takes a second scale of six pixels here."""
+    options = TextureOptions(correlation=1.5)
+    pair = texture_pair(options, 7034)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kunita.KunitaWarning)
+        reg = kunita.register(
+            moving_image=pair.moving, fixed_image=pair.fixed, metric="ssd", init=np.eye(3)
+        )
+    lengths = [float(one.length_scale) for one in getattr(reg.kernel, "kernels", (reg.kernel,))]
+    assert max(lengths) == pytest.approx(options.length_scale, rel=0.2)
+    assert len(lengths) == 1

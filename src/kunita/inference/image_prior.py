@@ -32,6 +32,7 @@ from kunita.inference.image_fit import (
     PyramidLevel,
     Scales,
     fit_images,
+    whitened,
 )
 from kunita.inference.image_search import ImageProblem, LevelSearch
 from kunita.jaxrun.doors import Array
@@ -90,7 +91,7 @@ def choose_scales(task: ImageTask, options: ImageFitOptions) -> Scales:
     pair = task.pair
     scales = default_scales(pair)
     rough = dataclasses.replace(options, levels=_rough_levels(options.levels))
-    fit = fit_images(task, scales, rough, lambda line: None)
+    fit = _whitened(fit_images(task, scales, rough, lambda line: None))
     spacing = rough.node_spacing * scales[-1][1]
     joint = JointEvidence(tuple(_blocks(task, fit, rough.levels[-1], spacing))).log_evidence
     limits = _limits(pair, options.node_spacing)
@@ -103,8 +104,17 @@ def choose_scales(task: ImageTask, options: ImageFitOptions) -> Scales:
 
 
 def _rough_levels(levels: tuple[PyramidLevel, ...]) -> tuple[PyramidLevel, ...]:
-    """All but the finest, or the only one; none whitens, as the blocks are not whitened either."""
+    """All but the finest, or the only one; none whitens before the fit has ended."""
     return tuple(dataclasses.replace(level, whitens=False) for level in levels[:-1] or levels)
+
+
+def _whitened(fit: ImageFit) -> ImageFit:
+    """The fit with noise that is correlated by itself divided out, if it is.
+
+    Else that noise passes for displacements on a short scale.
+    """
+    search, state = whitened(fit.search, fit.state)
+    return dataclasses.replace(fit, search=search, state=state)
 
 
 def _limits(pair: ImagePair, node_spacing: float) -> ScaleLimits:
@@ -136,9 +146,17 @@ def _blocks(
     for box in _fullest(fit, _boxes(pair, edge)):
         part = _part(pair, box)
         lattice = part.lattice(spacing)
-        features = part.level(lattice, level.smoothing)
+        features = _as_whitened(part.level(lattice, level.smoothing), fit.search.level)
         found.append(_linearised(task, fit, lattice, features, decimation))
     return found
+
+
+def _as_whitened(features: IntensityLevel, whole: IntensityLevel) -> IntensityLevel:
+    """A part of the images with the filter of the whole, if that has one."""
+    if whole.whitening is None:
+        return features
+    own = dataclasses.replace(whole.whitening, shape=features.view.shape)
+    return dataclasses.replace(features, whitening=own)
 
 
 Box = tuple[slice, ...]
