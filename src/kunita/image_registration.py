@@ -21,7 +21,14 @@ from kunita.image_posterior import ImagePosterior
 from kunita.image_record import ImageRecord
 from kunita.image_remarks import all_remarks
 from kunita.inference import image_fit, image_prior
-from kunita.inference.image_fit import ImageFit, ImageFitOptions, ImageTask, Scales, fit_images
+from kunita.inference.image_fit import (
+    ImageFit,
+    ImageFitOptions,
+    ImageTask,
+    PyramidLevel,
+    Scales,
+    fit_images,
+)
 from kunita.inference.image_search import ImageProgress, Marks
 from kunita.inference.image_trend import seen_trend
 from kunita.inference.lattice_model import SiteInformation
@@ -45,8 +52,8 @@ DRAWS = {2: 256, 3: 88}
 QUICK_DRAWS = {2: 64, 3: 24}
 """Draws of a first look: the standard error of a radius is 6 to 10 per cent."""
 
-UNSETTLED = 0.1
-"""A fit whose last step moved the images by more than this many voxels has not converged."""
+UNSETTLED = 0.2
+"""A fit that would still move the images by more than this many voxels has not converged."""
 
 JUDGED = 0.1
 """Around places where fewer voxels than this share have a gradient, nothing is known of a match."""
@@ -266,18 +273,21 @@ def _task(
     return ImageTask(pair, alignment, trend, marks)
 
 
-def _options(pair: ImagePair, *, is_quick: bool = False) -> ImageFitOptions:
-    """How a pair is fitted; a first look leaves out the finest level, if there are others."""
+def _levels(pair: ImagePair) -> tuple[PyramidLevel, ...]:
+    """From smooth images to sharp ones."""
     shortest = float(np.min(pair.edges)) / pair.voxel
-    levels = image_fit.standard_levels(pair.moving.dimension, int(shortest))
-    if is_quick and len(levels) > 1:
-        levels = image_fit.first_look(levels)
-    return image_fit.standard_options(pair.moving.dimension, levels)
+    return image_fit.standard_levels(pair.moving.dimension, int(shortest))
 
 
 def _fit(task: ImageTask, scales: Scales, setting: ImageSetting, listener: Listener) -> ImageFit:
-    """Fit with a prior, and say how far it is."""
-    options = _options(task.pair, is_quick=setting.quick)
+    """Fit with a prior, and say how far it is.
+
+    A first look leaves out the finest level, if there are others.
+    """
+    levels = _levels(task.pair)
+    if setting.quick and len(levels) > 1:
+        levels = image_fit.first_look(levels)
+    options = image_fit.options_for(task.pair.moving.dimension, levels, scales)
     return fit_images(task, scales, options, _fit_listener(task.pair, options, listener))
 
 
@@ -346,7 +356,9 @@ def _scales(task: ImageTask, setting: ImageSetting, listener: Listener) -> Scale
     if setting.quick:
         return image_prior.default_scales(task.pair)[:1]
     listener(CHOOSING, 0.0)
-    return image_prior.choose_scales(task, _options(task.pair))
+    levels = _levels(task.pair)
+    options = image_fit.standard_options(task.pair.moving.dimension, levels)
+    return image_prior.choose_scales(task, options)
 
 
 # ---------------------------------------------------------------------------------------- the end
@@ -551,5 +563,5 @@ def _progress(line: ImageProgress, num_steps: int) -> Progress:
 def _outcome(pair: ImagePair, fit: ImageFit) -> Outcome:
     """How the last level ended."""
     last = fit.history[-1]
-    is_still = last.move_mm <= UNSETTLED * pair.voxel
+    is_still = last.proposed_mm <= UNSETTLED * pair.voxel
     return Outcome.CONVERGED if is_still else Outcome.IMAGES_UNSETTLED

@@ -10,7 +10,7 @@ from kunita.inference.image_evidence import (
     best_scales,
     most_flexible,
 )
-from kunita.inference.image_fit import KEPT_DECIMATION, standard_levels
+from kunita.inference.image_fit import KEPT_DECIMATION, options_for, standard_levels
 from kunita.observations.image_pair import ImagePair, ImageSide
 
 
@@ -58,6 +58,17 @@ def test_levels_end_below_a_voxel_in_planes_and_at_one_in_volumes():
     widths = [level.smoothing.width for level in volumes]
     assert widths == sorted(widths, reverse=True)
     assert 0 < KEPT_DECIMATION < 1
+
+
+def test_with_one_scale_coarse_levels_are_searched_for_longer_and_the_last_as_ever():
+    levels = standard_levels(2, 128)
+    alone = options_for(2, levels, ((5.0, 25.0),)).levels
+    both = options_for(2, levels, ((5.0, 25.0), (2.0, 6.0))).levels
+    assert both == levels
+    assert alone[-1] == levels[-1]
+    for patient, usual in zip(alone[:-1], levels[:-1], strict=True):
+        assert patient.iterations > usual.iterations
+        assert patient.search.noise_window < usual.search.noise_window
 
 
 class Hill:

@@ -199,6 +199,11 @@ class ImageProgress:
     level: int = 0
     iteration: int = 0
 
+    @property
+    def proposed_mm(self) -> float:
+        """The visible move of the whole step."""
+        return self.move_mm / (self.share or 1.0)
+
 
 Listener = Callable[[ImageProgress], None]
 
