@@ -96,7 +96,14 @@ def test_the_time_left_is_that_of_the_rest_at_the_pace_so_far():
     assert work.seconds_left == pytest.approx(30.0)
 
 
-COMMAND = "import sys; from kunita.cli import main; sys.exit(main(sys.argv[1:]))"
+COMMAND = """
+import signal, sys
+from kunita.cli import main
+
+# Where the tests run in the background of a shell, they inherit that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "over an earlier result"])
