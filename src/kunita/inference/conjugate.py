@@ -47,6 +47,7 @@ def solve(
     force: Duals,
     options: ConjugateOptions,
     coarse: "Deflation | None" = None,
+    start: Float[Array, "d n"] | None = None,
 ) -> Solved:
     """Conjugate gradients in the inner product of Λ, for several systems at once.
 
@@ -61,8 +62,9 @@ def solve(
         force: g.
         options: when to end.
         coarse: a coarse space.
+        start: nearly the solution, where the search begins.
     """
-    found = _first(force, coarse)
+    found = _first(force, coarse) if start is None else _continued(system, force, coarse, start)
     rest = system.covaried(force - system.applied(found))
     iterate = Iterate(found, rest, _fresh(rest, coarse))
     first = rest.square()
@@ -132,6 +134,18 @@ def _first(force: Duals, coarse: "Deflation | None") -> Vector:
     if coarse is not None:
         return coarse.project(force)
     return Vector(np.zeros_like(force), np.zeros_like(force))
+
+
+def _continued(
+    system: LatticeSystem,
+    force: Duals,
+    coarse: "Deflation | None",
+    start: Float[Array, "d n"],
+) -> Vector:
+    """A start, with what the coarse space adds to it."""
+    found = system.covaried(np.broadcast_to(start, force.shape).astype(np.float32))
+    added = _first(force - system.applied(found), coarse)
+    return found.plus(added, np.ones(len(force)))
 
 
 def _fresh(rest: Vector, coarse: "Deflation | None") -> Vector:

@@ -138,16 +138,17 @@ NEARLY_EXACT = SearchOptions(
 )
 """Planes can afford more exact steps (Dice .730 against .726 on six tuning pairs)."""
 
-AT_LAST = SearchOptions(conjugate=ConjugateOptions(tolerance=0.003, max_iterations=150), coarse=2.1)
+AT_LAST = SearchOptions(conjugate=ConjugateOptions(tolerance=0.02, max_iterations=150), coarse=2.1)
 """In volumes the steps of the last level are more exact than those before, or the fit ends beside
-its mode and regions hold too little: regions of 50, 80 and 95 % held 37, 65 and 86 % on five
-volumes with known truth (condition V of benchmarks/image_truth.py, seeds 0 to 4) with a tolerance
-of 0.01, and 50, 79 and 93 % with this one. On lung CT, which was looked at with some twenty
-settings of tolerance and number of steps, the mean error is 1.45 to 1.53 mm with all of them."""
+its mode and regions hold too little. Each step goes on where the one before has ended, so that six
+of them are enough: on six volumes with known truth (condition V, seeds 0 to 5) regions of 50, 80
+and 95 % hold 49, 78 and 93 %, and 37, 64 and 84 % with a tolerance of 0.1. On lung CT, which was
+looked at with some forty settings of the search, the mean error is 1.45 to 1.57 mm with all of
+them."""
 
 
 def standard_options(dimension: int, levels: tuple[PyramidLevel, ...]) -> ImageFitOptions:
-    """How images are fitted unless something else is asked for.
+    """How images are fitted with a prior of two scales.
 
     In 3-D nodes are farther apart and time steps longer, which takes a fraction of the time.
     """
@@ -159,12 +160,24 @@ def standard_options(dimension: int, levels: tuple[PyramidLevel, ...]) -> ImageF
 def options_for(
     dimension: int, levels: tuple[PyramidLevel, ...], scales: Scales
 ) -> ImageFitOptions:
-    """How images are fitted with a prior: `standard_options`, patiently if it has one scale."""
+    """How images are fitted with a prior: with one scale patiently, on closer nodes."""
+    options = standard_options(dimension, levels)
     if len(scales) > 1:
-        return standard_options(dimension, levels)
+        return options
     *coarser, last = levels
-    return standard_options(dimension, (*map(_patient, coarser), last))
+    end = last if dimension == 2 else _to_the_mode(last)
+    patient = (*map(_patient, coarser), end)
+    return dataclasses.replace(options, levels=patient, node_spacing=CLOSE[dimension])
 
+
+CLOSE = {2: 0.4, 3: 0.5}
+"""The distance of the nodes over the length scale where the prior has one scale only, by dimension.
+What the lattice misreads of a flow, 0.05·a·exp(6a/σ)·(h/σ)⁴ with nodes h apart (fitted to draws
+from the prior), passes for noise. On textures that move by ten pixels (condition B of
+benchmarks/image_truth.py, seeds 0 to 11) errors were 0.12 px with nodes half a length scale apart
+and are 0.08, and regions that should hold 50, 80 and 95 % held 43, 69 and 87 % and hold 51, 80 and
+94. Where there is a second scale, it takes up what the longer one leaves, and closer nodes take
+half as long again for nothing (Dice lower by 0.002 on five tuning pairs)."""
 
 PATIENCE = 2
 NARROW = 1 / 3
@@ -174,6 +187,17 @@ its neighbours all that they can. Of nine textures that moved by ten pixels and 
 still did. A prior of two scales is better stopped early, as what its longer one leaves is for the
 shorter one: with twice the steps labels of brains agree worse (Dice lower by 0.004 ± 0.001 on ten
 tuning pairs)."""
+
+
+def _to_the_mode(level: PyramidLevel) -> PyramidLevel:
+    """The last level in volumes, searched more exactly, as smooth flows are told more exactly.
+
+    Of condition V (seeds 0 to 5) errors are 0.14 voxels then, and 0.17 with the other steps, where
+    regions of 50, 80 and 95 % held 35, 61 and 83 %.
+    """
+    conjugate = ConjugateOptions(tolerance=0.002, max_iterations=150)
+    search = dataclasses.replace(level.search, conjugate=conjugate)
+    return dataclasses.replace(level, iterations=10, search=search)
 
 
 def _patient(level: PyramidLevel) -> PyramidLevel:
@@ -215,18 +239,16 @@ def fit_images(
     grid = _velocity_grid(task, problem, scales, options)
     history: list[ImageProgress] = []
     note = _noting(history, listener)
-    path = VelocityPath.at_rest(grid, options.num_steps)
-    alignment = task.alignment
+    state = None
+    at_rest = VelocityPath.at_rest(grid, options.num_steps)
     for number, level in enumerate(options.levels):
         plan = _plan(task.pair, scales, level, options, history)
         features = task.pair.level(lattice, level.smoothing)
         search = LevelSearch(problem, features, plan, level.search, _shortest(scales))
-        start = search.evaluate(path, alignment)
-        if level.whitens:
-            search, start = whitened(search, start)
+        start = search.take_over(state) if state else search.evaluate(at_rest, task.alignment)
+        search, start = whitened(search, start) if level.whitens else (search, start)
         state = search_level(search, start, number, note)
-        path = state.path
-        alignment = state.alignment
+    assert state is not None
     return ImageFit(lattice, problem, grid, search, state, tuple(history))
 
 
@@ -246,7 +268,7 @@ def whitened(search: LevelSearch, state: ImageState) -> tuple[LevelSearch, Image
     if features.whitening is None:
         return search, state
     filtered = search.on(features)
-    return filtered, filtered.evaluate(state.path, state.alignment)
+    return filtered, filtered.take_over(state)
 
 
 def _least_decimation(level: PyramidLevel, history: list[ImageProgress]) -> float:

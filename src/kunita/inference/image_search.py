@@ -138,6 +138,8 @@ class ImageState:
         carried: the sites.
         compared: the images where the voxels arrive.
         mark_energy: of the landmarks.
+        dual: (d, n) l of the linear problems that led here, where the next one begins; None at
+            first.
     """
 
     path: VelocityPath
@@ -145,6 +147,7 @@ class ImageState:
     carried: CarriedPoints
     compared: Comparison
     mark_energy: float
+    dual: np.ndarray | None = None
 
     def energy(
         self, noise: ImageNoise, norm2: float, counts: Float[Array, " k"] | None = None
@@ -243,7 +246,9 @@ class LevelSearch:
         """What moves are measured in: τ, or the distance of the voxels that are compared, mm."""
         return max(self.level.smoothing, float(np.min(self.level.spacing)))
 
-    def evaluate(self, path: VelocityPath, alignment: Alignment) -> ImageState:
+    def evaluate(
+        self, path: VelocityPath, alignment: Alignment, dual: np.ndarray | None = None
+    ) -> ImageState:
         """Follow a path to the images."""
         sites = np.asarray(alignment(self.problem.sites))
         carried = grid_flow.carry(path.grid, path.fields, sites)
@@ -251,7 +256,11 @@ class LevelSearch:
         whole = carried.jacobians[-1][:num_nodes] @ np.asarray(alignment.matrix)
         compared = self.level.compare(carried.arrived[:num_nodes], whole)
         mark_energy = self.problem.marks.energy(carried.arrived[num_nodes:])
-        return ImageState(path, alignment, carried, compared, mark_energy)
+        return ImageState(path, alignment, carried, compared, mark_energy, dual)
+
+    def take_over(self, state: ImageState) -> ImageState:
+        """Where a search on other features has ended, as this one sees it."""
+        return self.evaluate(state.path, state.alignment, state.dual)
 
     def noise_model(self, compared: Comparison, decimation: float | None = None) -> ImageNoise:
         """The noise model where the voxels have arrived; f is found anew unless it is given."""
@@ -322,8 +331,10 @@ class LevelSearch:
         points_last = np.ascontiguousarray(design.transpose(2, 1, 0), np.float32)
         return LatticeModel(flow, points_last, information)
 
-    def solver(self, system: LatticeSystem) -> Solver:
+    def solver(self, system: LatticeSystem, start: np.ndarray | None = None) -> Solver:
         """How a linear problem is solved: a small one by matrices, a large one by products.
+
+        A start is nearly the solution, such as that of the step before.
 
         Some nodes of the lattice make the coarse space, as far apart as the shortest scale in force
         asks for.
@@ -334,7 +345,8 @@ class LevelSearch:
             return lambda force: dense.solved(system, force)
         distance = self.options.coarse * system.flow.grid.shortest
         coarse = Deflation.at_informed(system, distance)
-        return lambda force: conjugate.solve(system, force, self.options.conjugate, coarse)
+        options = self.options.conjugate
+        return lambda force: conjugate.solve(system, force, options, coarse, start)
 
     def active(self, grid: grid_flow.VelocityGrid) -> grid_flow.VelocityGrid:
         """The grid with the scales that are in force."""
@@ -432,12 +444,14 @@ class Proposal:
 
     Args:
         goal: the best path.
+        dual: (d, n) l, of which it is made.
         shift: (b,) the change of the alignment.
         move: how far the images see it, mm.
         num_conjugate: steps of conjugate gradients.
     """
 
     goal: VelocityPath
+    dual: np.ndarray
     shift: np.ndarray
     move: float
     num_conjugate: int
@@ -449,12 +463,13 @@ def _propose(search: LevelSearch, state: ImageState, noise: ImageNoise) -> Propo
     contribution = state.carried.contribution.T.astype(np.float32)
     whole = force + model.information.product(contribution[None])[0]
     profiled = ProfiledInformation.of(model.information, model.design)
-    solver = search.solver(LatticeSystem(model.flow, profiled))
+    solver = search.solver(LatticeSystem(model.flow, profiled), state.dual)
     best = best_path(profiled, whole, solver)
     num_nodes = len(search.problem.nodes)
     change = best.moved - contribution
     return Proposal(
         goal=search.path_of(state, best.dual),
+        dual=best.dual,
         shift=best.shift,
         move=search.visible_move(state.compared, noise, change[:, :num_nodes]),
         num_conjugate=best.num_iterations,
@@ -476,7 +491,7 @@ def _shorten(
     for _ in range(search.options.halvings):
         path = state.path.towards(goal, share)
         alignment = to_numpy(search.problem.trend.move(state.alignment, share * proposal.shift))
-        new = search.evaluate(path, alignment)
+        new = search.evaluate(path, alignment, _towards(state.dual, proposal.dual, share))
         rest = 1 - share
         norm2 = rest**2 * own + 2 * share * rest * cross + share**2 * theirs
         # Voxels enter and leave the fixed image and its mask. Both energies are of those that are
@@ -488,3 +503,10 @@ def _shorten(
             return new, share
         share /= 2
     return state, 0.0
+
+
+def _towards(
+    dual: Float[Array, "d n"] | None, goal: Float[Array, "d n"], share: float
+) -> Float[Array, "d n"]:
+    """A share of the way to a dual, from zero if there is none yet."""
+    return share * goal if dual is None else dual + share * (goal - dual)

@@ -87,21 +87,39 @@ def _spline_coefficients(channel: Float[Array, "*grid"]) -> Float[Array, "*grid"
 class Comparison:
     """Moving and fixed features where the voxels arrive.
 
+    Slopes are gradients after the filter of the level, if it has one. They are found when they are
+    asked for: a trial that is not accepted needs none.
+
     Args:
-        residual: (k, c) r.
-        fixed_slopes: (k, c, d) ∇F at the arrival, per mm.
-        moving_slopes: (k, c, d) ∇M carried there, per mm.
+        residual: (k, c) r, after the filter.
+        fixed_gradients: (k, c, d) ∇F at the arrival, per mm.
+        moving_gradients: (k, c, d) ∇M carried there, per mm.
         counts: (k,) m.
+        whitening: the filter; what does not count is zero before it.
     """
 
     residual: np.ndarray
-    fixed_slopes: np.ndarray
-    moving_slopes: np.ndarray
+    fixed_gradients: np.ndarray
+    moving_gradients: np.ndarray
     counts: np.ndarray
+    whitening: Whitening | None = None
+
+    @functools.cached_property
+    def fixed_slopes(self) -> Float[Array, "k c d"]:
+        return self._filtered(self.fixed_gradients)
+
+    @functools.cached_property
+    def moving_slopes(self) -> Float[Array, "k c d"]:
+        return self._filtered(self.moving_gradients)
 
     @functools.cached_property
     def mean_slopes(self) -> Float[Array, "k c d"]:
-        return (self.fixed_slopes + self.moving_slopes) / 2
+        return self._filtered((self.fixed_gradients + self.moving_gradients) / 2)
+
+    def _filtered(self, gradients: Float[Array, "k c d"]) -> Float[Array, "k c d"]:
+        if self.whitening is None:
+            return gradients
+        return self.whitening(gradients * self.counts[:, None, None])
 
     @functools.cached_property
     def informing(self) -> Float[Array, " k"]:
@@ -111,16 +129,6 @@ class Comparison:
         noise, and must not take part in finding that of the rest.
         """
         return self.counts * image_noise.is_steep(self.mean_slopes, self.counts)
-
-    def filtered(self, whitening: Whitening) -> "Comparison":
-        """The same after a filter; what does not count is zero before it."""
-        seen = self.counts[:, None]
-        return Comparison(
-            residual=whitening(self.residual * seen),
-            fixed_slopes=whitening(self.fixed_slopes * seen[:, :, None]),
-            moving_slopes=whitening(self.moving_slopes * seen[:, :, None]),
-            counts=self.counts,
-        )
 
     def energy(self, noise: ImageNoise, counts: Float[Array, " k"] | None = None) -> float:
         """½Σ w r² over the voxels that count, or over others."""
@@ -170,17 +178,21 @@ class IntensityLevel:
         """
         n, d = arrived.shape
         places = self.view.spread(arrived.T).T
-        values, fixed_slopes, inside = self.fixed.sample(places)
+        values, fixed_gradients, inside = self.fixed.sample(places)
         # Gradients are covectors: those of the moving image arrive as J⁻ᵀ∇M.
         transposed = np.linalg.inv(jacobians).swapaxes(1, 2)
         carriers = self.view.spread(transposed.reshape(n, d * d).T).reshape(d, d, -1)
-        compared = Comparison(
-            residual=self.values - values,
-            fixed_slopes=fixed_slopes,
-            moving_slopes=np.einsum("abk,kcb->kca", carriers, self.slopes),
-            counts=self.counts * inside,
+        counts = self.counts * inside
+        residual = self.values - values
+        return Comparison(
+            residual=residual
+            if self.whitening is None
+            else self.whitening(residual * counts[:, None]),
+            fixed_gradients=fixed_gradients,
+            moving_gradients=np.einsum("abk,kcb->kca", carriers, self.slopes),
+            counts=counts,
+            whitening=self.whitening,
         )
-        return compared if self.whitening is None else compared.filtered(self.whitening)
 
     def whitened(self, compared: Comparison, shortest: float) -> "IntensityLevel":
         """The level with the filter that its residuals ask for.
