@@ -111,12 +111,13 @@ def test_what_is_not_finite_does_not_count(pair):
     assert np.linalg.norm(miss, axis=1).mean() < 0.3
 
 
+@pytest.mark.parametrize("end", [42, None], ids=["inside", "up to the border"])
 @pytest.mark.parametrize("metric", ["ssd", "lncc"])
 @pytest.mark.parametrize("side", ["moving", "fixed"])
-def test_what_a_mask_leaves_out_has_no_say(pair, metric, side):
+def test_what_a_mask_leaves_out_has_no_say(pair, metric, side, end):
     """A tool as bright as it likes: the answer is the same to the last digit."""
     mask = np.ones(pair.moving.grid.shape)
-    mask[24:34, 30:42] = 0
+    mask[24:34, 30:end] = 0
     given = {f"{side}_mask": kunita.Image(mask, np.eye(3)), "metric": metric}
     answers = []
     for brightness in (0.0, 500.0):
@@ -127,6 +128,30 @@ def test_what_a_mask_leaves_out_has_no_say(pair, metric, side):
     np.testing.assert_array_equal(answers[0].covariance, answers[1].covariance)
     miss = answers[0].mean - pair.truth(inner_points())
     assert np.linalg.norm(miss, axis=1).mean() < 0.3
+
+
+def test_a_mask_may_be_a_picture_in_colours(pair):
+    mask = np.ones(pair.moving.grid.shape)
+    mask[:, 40:] = 0
+    colours = np.repeat(mask[:, :, None], 3, axis=2)
+    plain = registered(pair, fixed_mask=kunita.Image(mask, np.eye(3)))
+    coloured = registered(pair, fixed_mask=kunita.Image(colours, np.eye(3), channels=True))
+    points = inner_points(10)
+    np.testing.assert_array_equal(plain.posterior.move(points), coloured.posterior.move(points))
+
+
+def test_what_lies_around_a_region_of_interest_is_seen_but_for_foreign_intensities():
+    """A ring with a hole, in a bright frame and ordinary surroundings."""
+    data = np.random.default_rng(0).uniform(1, 2, size=(30, 30)).astype(np.float32)
+    data[0] = 50.0
+    counts = np.zeros((30, 30), bool)
+    counts[8:22, 8:22] = True
+    counts[13:16, 13:16] = False
+    filled = image_checks.without_foreign(data, counts, np.ones(2))
+    ordinary = np.clip(data, data[counts].min(), data[counts].max())
+    np.testing.assert_array_equal(filled[1:8], ordinary[1:8])
+    assert filled[0].max() <= 2
+    assert np.isin(filled[13:16, 13:16], data[counts]).all()
 
 
 def test_lncc_does_not_see_a_bias_field_or_another_scale_of_intensities(pair):

@@ -171,9 +171,9 @@ def warp(args: Namespace) -> int:
     check_writable(args.out, overwrite=args.overwrite)
     interpolation = "nearest" if args.nearest else "cubic" if args.cubic else "linear"
     with console.warnings(), console.progress() as tell:
-        args.spacing = recorded_spacing(args.result, args.spacing)
         grid = reference_grid(args, "moving" if args.inverse else "fixed", reg.fixed.dimension)
-        image = image_in(args.image, args.spacing, reg.fixed.dimension)
+        spacing = recorded_spacing(args.result, args.spacing, args.image)
+        image = image_in(args.image, spacing, reg.fixed.dimension)
         refuse_turned_slices(args, reg.fixed.dimension)
         warn_of_the_other_space(args, image.grid, console)
         pulled = pull_back(reg, grid, inverse=args.inverse, progress=tell("evaluating the map"))
@@ -223,7 +223,6 @@ def uncertainty(args: Namespace) -> int:
     _check_image_name(args.out, dimension, vector=args.what == "cov", floats=True)
     check_writable(args.out, overwrite=args.overwrite)
     with console.warnings(), console.progress() as tell:
-        args.spacing = recorded_spacing(args.result, args.spacing)
         grid = reference_grid(args, "fixed", dimension)
         found = maps(reg, grid, tell("evaluating the posterior"))
         _warn(console, found.remarks)

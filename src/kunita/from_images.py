@@ -16,7 +16,7 @@ from kunita.data.slices import refuse_displaced, refuse_turned
 from kunita.errors import ArgumentError, ExitStatus
 from kunita.image_checks import GivenImages
 from kunita.image_record import unit_of
-from kunita.inputs import changed, keep_programs, read_sides, read_targets
+from kunita.inputs import changed, check_dimension, keep_programs, read_sides, read_targets
 from kunita.io.bids import bids_names
 from kunita.io.image_files.files import read_grid, read_image
 from kunita.io.result_folder import REPORT, check_result, result_folder
@@ -130,8 +130,11 @@ def _read_case(args: Namespace) -> ImageCase:
     if given.labels is not None:
         refuse_turned(given.labels, given.moving, "labels", "moving image")
         refuse_displaced(given.labels, given.moving, "labels", "moving image")
+    planes = _planes(given)
+    if planes.labels is not None and planes.moving is not None:
+        check_dimension(args.labels, planes.labels.grid.dimension, planes.moving.grid.dimension)
     moving, fixed = _landmarks(asked)
-    case = ImageCase(given, _planes(given), moving, fixed, request)
+    case = ImageCase(given, planes, moving, fixed, request)
     if args.targets is None:
         return case
     targets = read_targets(asked, case.dimension)

@@ -5,11 +5,13 @@ import os
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from scipy import ndimage
 
 from kunita.data.image import Grid, Image, as_plane
 from kunita.errors import ArgumentError, ImageError
 from kunita.inference import trend
+from kunita.jaxrun.doors import Array
 from kunita.kernels import AbstractKernel, Gaussian, Sum
 from kunita.observations.features import METRICS
 from kunita.observations.image_pair import ImageSide
@@ -212,7 +214,7 @@ def check_image(image: Any, side: str) -> Image:
             f"{side}_image: expected an Image, found {type(image).__name__}; where its voxels are "
             "matters: kunita.read_image(path), or kunita.Image(data, affine)"
         )
-    image = as_plane(_grey(image, side))
+    image = as_plane(_grey(image, f"{side} image"))
     if image.data.dtype == bool:
         image = Image(image.data.astype(np.uint8), image.affine)
     if min(image.grid.shape) < LEAST_VOXELS:
@@ -234,7 +236,7 @@ def refuse_same(moving: Image, fixed: Image) -> None:
         )
 
 
-def _grey(image: Image, side: str) -> Image:
+def _grey(image: Image, name: str) -> Image:
     """Colours become luminance; other channels are refused."""
     if not image.channels:
         return image
@@ -243,7 +245,7 @@ def _grey(image: Image, side: str) -> Image:
         return Image(image.data[..., 0], image.affine)
     if count not in (3, 4):
         raise ImageError(
-            f"{side} image: expected one number for each voxel, or colours, found {count} "
+            f"{name}: expected one number for each voxel, or colours, found {count} "
             "channels; take one of them"
         )
     return Image(
@@ -265,6 +267,7 @@ def check_mask(mask: Any, image: Image, side: str) -> np.ndarray | None:
         raise ArgumentError(
             f"{side}_mask: expected an Image, found {type(mask).__name__}; kunita.read_image(path)"
         )
+    mask = _grey(mask, f"{side} mask")
     grid, own = _comparable(image, mask)
     if own.shape != grid.shape or not np.allclose(
         own.affine, grid.affine, atol=1e-3 * grid.spacing.min()
@@ -309,34 +312,60 @@ def image_side(image: Image, mask: np.ndarray | None, side: str) -> ImageSide:
         raise ImageError(
             f"{side} image: all its voxels have the same value, so there is nothing to register"
         )
-    return ImageSide(without_foreign(data, counts), image.affine, counts)
+    filled = without_foreign(data, counts, image.grid.spacing)
+    return ImageSide(filled, image.affine, counts)
 
 
-def without_foreign(data: np.ndarray, counts: np.ndarray) -> np.ndarray:
+FAR_BEYOND = 0.5
+"""Intensities are foreign if they are farther beyond those that count than this share of the range
+of these."""
+
+
+def without_foreign(
+    data: np.ndarray, counts: np.ndarray, spacing: Float[Array, " d"]
+) -> np.ndarray:
     """An image without intensities that are foreign to what counts.
 
     Features of a voxel depend on its surroundings. What a mask leaves out must not reach them if it
     is foreign, such as a resection or a tool: beside a tool that is far brighter than all else
-    errors tripled. So holes in what counts take the value of the nearest voxel that counts. What
-    lies around a region of interest is ordinary anatomy, and its outline is seen by both images: it
-    stays, within the range of the intensities that count.
+    errors tripled. So holes in what counts, and intensities far beyond the range of what counts,
+    take the value of the nearest voxel that counts. All else around a region of interest is
+    ordinary anatomy, whose outline is seen by both images: it stays, within that range.
 
     Args:
         data: intensities.
         counts: where the image counts; all of it is finite there.
+        spacing: of the voxels.
     """
     if counts.all():
         return data
-    known = np.where(np.isfinite(data), data, np.median(data[counts])).astype(np.float32)
-    within = np.clip(known, data[counts].min(), data[counts].max())
-    holes = enclosed(~counts)
-    if not holes.any():
+    low = float(data[counts].min())
+    high = float(data[counts].max())
+    beyond = FAR_BEYOND * (high - low)
+    is_like = (data >= low - beyond) & (data <= high + beyond)  # and a number
+    is_foreign = ~counts & (holes(counts) | ~is_like)
+    within = np.clip(data, low, high)
+    if not is_foreign.any():
         return within
-    nearest = ndimage.distance_transform_edt(~counts, return_distances=False, return_indices=True)
-    return np.where(holes, data[tuple(nearest)], within)
+    nearest = ndimage.distance_transform_edt(
+        ~counts, spacing, return_distances=False, return_indices=True
+    )
+    return np.where(is_foreign, data[tuple(nearest)], within)
 
 
-def enclosed(region: np.ndarray) -> np.ndarray:
-    """The parts of a region that do not reach the border of the image."""
-    inner = ndimage.binary_fill_holes(~region)
-    return region & inner
+def holes(counts: np.ndarray) -> np.ndarray:
+    """What is left out of an image, in distinction from what lies around a region of interest.
+
+    Where most of the border counts, all that does not is a hole, such as a needle that reaches the
+    border. Else holes are the parts that do not reach it.
+    """
+    if _share_of_border(counts) > 0.5:
+        return ~counts
+    return ndimage.binary_fill_holes(counts) & ~counts
+
+
+def _share_of_border(counts: np.ndarray) -> float:
+    """How much of the outermost voxels counts."""
+    is_inner = np.zeros_like(counts)
+    is_inner[(slice(1, -1),) * counts.ndim] = True
+    return float(counts[~is_inner].mean())

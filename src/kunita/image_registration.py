@@ -188,7 +188,7 @@ def register_images(
     task = _task(sides, setting, start.matrix, marked)
     scales = _scales(task, setting, listener)
     fit = _fit(task, scales, setting, listener)
-    noise = fit.search.noise_model(fit.state.compared)
+    noise = final_noise(fit)
     listener(DRAWING, 0.0)
     claimed = _posterior(task, fit, noise, scales)
     posterior = _drawn(claimed, setting)
@@ -285,9 +285,9 @@ def _fit(task: ImageTask, scales: Scales, setting: ImageSetting, listener: Liste
     A first look leaves out the finest level, if there are others.
     """
     levels = _levels(task.pair)
-    if setting.quick and len(levels) > 1:
-        levels = image_fit.first_look(levels)
     options = image_fit.options_for(task.pair.moving.dimension, levels, scales)
+    if setting.quick and len(levels) > 1:
+        options = dataclasses.replace(options, levels=image_fit.first_look(options.levels))
     return fit_images(task, scales, options, _fit_listener(task.pair, options, listener))
 
 
@@ -362,6 +362,14 @@ def _scales(task: ImageTask, setting: ImageSetting, listener: Listener) -> Scale
 
 
 # ---------------------------------------------------------------------------------------- the end
+
+
+def final_noise(fit: ImageFit) -> ImageNoise:
+    """The noise model of the posterior, whose f counts the noise of the gradients too."""
+    compared = fit.state.compared
+    noise = fit.search.noise_model(compared)
+    inflation = Intensities(fit.search.level, noise).inflation(compared)
+    return dataclasses.replace(noise, decimation=inflation * noise.decimation)
 
 
 def _posterior(task: ImageTask, fit: ImageFit, noise: ImageNoise, scales: Scales) -> ImagePosterior:

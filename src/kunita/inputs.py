@@ -9,7 +9,7 @@ from typing import Any
 
 from kunita.console import Console
 from kunita.data.geometry import Mesh, Streamlines
-from kunita.data.image import Grid, Image, as_plane, is_pixel_grid, is_slice
+from kunita.data.image import Grid, Image, as_plane, is_pixel_grid, is_slice, plane_of
 from kunita.data.landmarks import Landmarks
 from kunita.data.slices import refuse_turned
 from kunita.errors import ArgumentError, FileError, LandmarkError
@@ -19,7 +19,7 @@ from kunita.io.geometry_files.files import is_geometry, read_geometry
 from kunita.io.image_files.files import PICTURES, is_image, read_grid, read_image
 from kunita.io.landmark_files.files import FORMATS, read_tables
 from kunita.io.landmark_files.table import LandmarkTable
-from kunita.io.recorded_grids import recorded_grid, same_place
+from kunita.io.recorded_grids import recorded_grid, recorded_spacing, same_place
 from kunita.io.result_folder import find_record
 
 
@@ -166,7 +166,7 @@ def grid_of(image: Path, spacing: Any, dimension: int | None = None) -> Grid:
     """
     grid = read_grid(image)
     if dimension == 2 and grid.dimension == 3:
-        return as_plane(read_image(image)).grid
+        return plane_of(grid)
     return (
         read_grid(image, spacing=spacing) if spacing is not None and grid.dimension == 2 else grid
     )
@@ -182,7 +182,11 @@ def fixed_plane(args: Namespace, dimension: int) -> Grid | None:
 def reference_grid(args: Namespace, side: str, dimension: int) -> Grid:
     """The grid that a map is on: the reference's, or that of the image that was registered."""
     grid = (
-        grid_of(args.reference, args.spacing, dimension)
+        grid_of(
+            args.reference,
+            recorded_spacing(args.result, args.spacing, args.reference),
+            dimension,
+        )
         if args.reference
         else recorded_grid(args.result, side)
     )

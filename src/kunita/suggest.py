@@ -68,7 +68,7 @@ def _labels(args: Namespace, dimension: int, console: Console) -> Image | None:
     """The labels to look inside; a warning where they lie exactly where the fixed image lies."""
     if args.inside is None:
         return None
-    spacing = recorded_spacing(args.result, args.spacing)
+    spacing = recorded_spacing(args.result, args.spacing, args.inside)
     labels = read_image(args.inside, spacing=spacing if dimension == 2 else None)
     check_dimension(args.inside, labels.grid.dimension, dimension)
     moving, fixed = (recorded_grid(args.result, side) for side in ("moving", "fixed"))

@@ -66,6 +66,7 @@ def folder(tmp_path_factory):
     (home / "empty").mkdir()
     rng = np.random.default_rng(0)
     write_volume(home / "volume.nii.gz", rng.normal(size=(12, 12, 12)).astype(np.float32))
+    write_volume(home / "labels3.nii.gz", np.ones((12, 12, 12), np.uint8))
     write_volume(home / "four.nii.gz", rng.normal(size=(12, 12, 12, 3)).astype(np.float32))
     sitk.WriteTransform(sitk.AffineTransform(2), str(home / "start.tfm"))
     sitk.WriteTransform(sitk.AffineTransform(3), str(home / "start3.tfm"))
@@ -116,6 +117,11 @@ def test_slices_that_are_stored_in_different_ways_are_refused_in_one_line(folder
     refused(folder, from_images(folder, *slices, *beside), "labels: expected a slice that begins")
     mask = ("--fixed-mask", folder / other)
     refused(folder, from_images(folder, *slices, *mask), "fixed mask: expected the grid of")
+
+
+def test_labels_of_another_dimension_are_refused_before_anything_is_computed(folder):
+    labels = ("--labels", folder / "labels3.nii.gz")
+    refused(folder, from_images(folder, "moving.tif", "fixed.tif", *labels), "expected 2-D")
 
 
 @pytest.mark.parametrize(

@@ -108,3 +108,23 @@ def test_landmarks_with_such_images_have_their_maps_there(folder, tmp_path):
     np.testing.assert_allclose(made.affine, fixed.affine, atol=1e-9)
     again = kunita_command("register", *sides, *image, *given, "--out", out)
     assert "already" in again.err
+
+
+def test_images_with_spacings_of_their_own_are_warped_as_they_are(folder, tmp_path):
+    """A moving image whose pixels are smaller: what was recorded of the fixed one is not its."""
+    upright = {"origin": (0.0, 0.0), "direction": (1.0, 0.0, 0.0, 1.0)}
+    for name in ("moving", "fixed"):
+        data = np.asarray(kunita.read_image(folder / f"{name}.mha").data)
+        write_plane(tmp_path / f"{name}.mha", data, **upright)
+    coarse = sitk.ReadImage(str(tmp_path / "moving.mha"))
+    size = [2 * SIZE - 1, 2 * SIZE - 1]
+    fine = sitk.Resample(coarse, size, sitk.Transform(), sitk.sitkLinear, (0, 0), (0.25, 0.25))
+    sitk.WriteImage(fine, str(tmp_path / "fine.mha"))
+    images = ("--from-images", tmp_path / "fine.mha", tmp_path / "fixed.mha")
+    out = tmp_path / "result"
+    assert kunita_command("register", *images, "--out", out, *PRIOR).status in (0, 3)
+    ended = kunita_command("warp", out, tmp_path / "fine.mha", "--out", tmp_path / "again.tif")
+    assert ended.status == 0, ended.err
+    expected = kunita.read_image(out / "warped.tif").data
+    found = kunita.read_image(tmp_path / "again.tif").data
+    np.testing.assert_allclose(found, expected, atol=1e-3 * np.abs(expected).max())

@@ -63,7 +63,7 @@ def test_the_cure_makes_slices_alike():
     message = refused(moving, fixed)
     assert "the left and the feet (LI)" in message
     assert "the right and the head (RS)" in message
-    assert "SimpleITK.DICOMOrient(moving, 'LIA')" in message
+    assert "SimpleITK.DICOMOrient(image, 'LIA')" in message
     turned = sitk.DICOMOrient(as_itk(moving), "LIA")
     cured = Image(as_array(turned), affine_of(turned))
     refuse_turned(cured, fixed, "moving image", "fixed image")
@@ -113,3 +113,17 @@ def test_a_coloured_slice_is_a_coloured_plane():
     colours = Image(np.repeat(DATA[..., None], 3, axis=-1), np.eye(4), channels=True)
     assert as_plane(colours).data.shape == (12, 10, 3)
     assert as_plane(colours).channels
+
+
+def test_an_oblique_slice_that_is_mirrored_is_refused():
+    """Of some orientations two axes have the same letter, so that letters cannot tell."""
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+        straight = np.eye(4)
+        straight[:3, :3] = turn
+        refuse_turned(Image(DATA, straight), Image(DATA, straight), "moving image", "fixed image")
+        for change in ([1, 0, 2], None):
+            mirrored = straight.copy()
+            mirrored[:3, :3] = turn[:, change] if change else turn @ np.diag([-1.0, 1.0, 1.0])
+            refused(Image(DATA, mirrored), Image(DATA, straight))

@@ -19,7 +19,7 @@ from kunita.inference.trend import Alignment, determined_trend
 from kunita.observations.features import features
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide, Smoothing
-from kunita.observations.intensities import FixedFeatures, Intensities
+from kunita.observations.intensities import Comparison, FixedFeatures, Intensities
 from kunita.observations.landmarks import LandmarkObservations
 from kunita.observations.lattice import Lattice, LatticeAxis
 from kunita.observations.together import Together
@@ -68,6 +68,20 @@ def test_places_that_are_compared_have_the_value_of_the_image():
     compared = counts > 0
     assert 0.4 < compared.mean() < 0.9
     np.testing.assert_allclose(found[compared, 0], expected[compared], atol=1e-4)
+
+
+def test_independent_noise_in_the_gradients_inflates_the_score_and_not_the_information():
+    """Of variance τ² in either: the mean gradients have |h|² + dτ²/2, their product |h|²."""
+    rng = np.random.default_rng(0)
+    true = np.array([0.6, -0.8]) * np.ones((60_000, 1, 1))
+    fixed, moving = (true + 0.7 * rng.normal(size=true.shape) for _ in range(2))
+    ones = np.ones((len(true), 1))
+    compared = Comparison(rng.normal(size=ones.shape), fixed, moving, ones[:, 0])
+    noise = ImageNoise(variance=ones, excess=ones, tails=ones, decimation=1.0)
+    found = Intensities(made_level(), noise).inflation(compared)
+    assert found == pytest.approx(1 + 2 * 0.7**2 / 2, rel=0.02)
+    exact = Comparison(compared.residual, true, true, compared.counts)
+    assert Intensities(made_level(), noise).inflation(exact) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("metric", ["ssd", "lncc", "both"])

@@ -123,7 +123,8 @@ def as_grid(reference: Any, name: str = "reference") -> Grid:
 def is_pixel_grid(grid: Grid) -> bool:
     """Whether a plane is pixel index × spacing, x right and y down, as that of a picture is."""
     upright = np.diag([*grid.spacing, 1.0])
-    return grid.dimension == 2 and np.array_equal(grid.affine, upright)
+    rounding = 1e-6 * float(np.min(grid.spacing)) / max(grid.shape)
+    return grid.dimension == 2 and np.allclose(grid.affine, upright, rtol=0, atol=rounding)
 
 
 def _check_voxel_counts(shape: tuple[int, ...]) -> None:

@@ -76,12 +76,14 @@ def refuse_turned(image: Any, other: Any, name: str, other_name: str) -> None:
         return
     found = axis_codes(grid)
     wanted = axis_codes(goal)
-    if found[:2] == wanted[:2] or _points_alike(grid, goal):
+    cosines = _cosines(grid, goal)
+    is_alike = found[:2] == wanted[:2] or np.all(np.diag(cosines) > ALIKE)
+    if is_alike and np.linalg.det(cosines) > 0:
         return
     raise ImageError(
         f"{name}: expected a slice that is stored as the {other_name} is, whose axes point to "
         f"{_told(wanted)}, found one whose axes point to {_told(found)}: as planes one of them "
-        f"would be mirrored or turned; {_cure(found, wanted, name)}"
+        f"would be mirrored or turned; {_cure(found, wanted)}"
     )
 
 
@@ -108,12 +110,11 @@ def refuse_displaced(image: Any, other: Any, name: str, other_name: str) -> None
         )
 
 
-def _points_alike(grid: Grid, other: Grid) -> bool:
-    """Whether both axes of two slices point nearly the same way."""
+def _cosines(grid: Grid, other: Grid) -> np.ndarray:
+    """Between the two axes of either slice; the determinant is negative where one is mirrored."""
     first = (grid.axes / grid.spacing)[:, :2]
     second = (other.axes / other.spacing)[:, :2]
-    cosines = np.sum(first * second, axis=0)
-    return bool(np.all(cosines > ALIKE))
+    return first.T @ second
 
 
 def _told(codes: str) -> str:
@@ -121,10 +122,11 @@ def _told(codes: str) -> str:
     return f"the {DIRECTIONS[codes[0]]} and the {DIRECTIONS[codes[1]]} ({codes[:2]})"
 
 
-def _cure(found: str, wanted: str, name: str) -> str:
+def _cure(found: str, wanted: str) -> str:
+    if len(_worlds(wanted)) < 3:  # oblique: no letters say how it is stored
+        return "resample one on the grid of the other"
     if _worlds(found[:2]) == _worlds(wanted[:2]):
-        side = name.partition(" ")[0]
-        return f"store both alike, such as by SimpleITK.DICOMOrient({side}, {wanted!r})"
+        return f"store both alike, for example by SimpleITK.DICOMOrient(image, {wanted!r})"
     return "they lie in different planes of the body; give two slices of the same plane"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kunita.data.image import Grid, is_pixel_grid
+from kunita.io.image_files.files import read_grid
 from kunita.io.result_folder import RECORD, SUMMARY, find_record
 
 
@@ -21,11 +22,18 @@ def recorded_grid(result: Path, side: str) -> Grid | None:
         return None
 
 
-def recorded_spacing(result: Path, given: Any) -> Any:
+def recorded_spacing(result: Path, given: Any, path: Path | None = None) -> Any:
     """The spacing of pixels: what is given, or what the pictures were registered with.
 
     None for volumes, and for planes whose files say where they lie: a spacing would replace that.
+
+    Args:
+        result: the folder.
+        given: by the user, or None.
+        path: the image that is to be read, if it is one.
     """
+    if given is None and path is not None and _states_a_place(path):
+        return None
     grids = (recorded_grid(result, side) for side in ("fixed", "moving"))
     flat = [grid for grid in grids if grid is not None and grid.dimension == 2]
     if given is not None or not flat or np.all(flat[0].spacing == 1):
@@ -33,6 +41,12 @@ def recorded_spacing(result: Path, given: Any) -> Any:
     if not all(is_pixel_grid(grid) for grid in flat):
         return None
     return tuple(float(step) for step in flat[0].spacing)
+
+
+def _states_a_place(path: Path) -> bool:
+    """Whether an image says how large its pixels are or where they lie."""
+    grid = read_grid(path)
+    return not is_pixel_grid(grid) or bool(np.any(grid.spacing != 1))
 
 
 def same_place(a: Grid | None, b: Grid | None) -> bool:

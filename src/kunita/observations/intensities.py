@@ -36,6 +36,11 @@ MARGIN = 1.0
 spline lacks a coefficient, and its value at this distance goes on."""
 
 
+MOST_INFLATED = 4.0
+"""Where gradients agree so badly that noise alone would have to make three quarters of them, it is
+no noise."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class FixedFeatures:
     """The features of the fixed image as splines, and where they count.
@@ -323,6 +328,17 @@ class Intensities(AbstractObservations):
         view = self.level.view
         pooled = _pooled(view, np.moveaxis(blocks, 0, -1))
         return CellInformation(view.lattice, _positive(pooled))
+
+    def inflation(self, compared: Comparison) -> float:
+        """By how much noise in the gradients inflates the variance of b: Σ w h·h / Σ w ∇F·∇M.
+
+        b = Σ h w r varies by Σ w h·h f with the mean gradients h, noise and all. What it tells of a
+        displacement is Σ w ∇F·∇M, from which independent noise drops out.
+        """
+        weights = self.noise.weights * compared.informing[:, None]
+        noisy = np.einsum("kc,kca,kca->", weights, compared.mean_slopes, compared.mean_slopes)
+        shared = np.einsum("kc,kca,kca->", weights, compared.fixed_slopes, compared.moving_slopes)
+        return float(np.clip(noisy / max(shared, image_noise.TINY), 1.0, MOST_INFLATED))
 
     def score_covariance(self, compared: Comparison) -> CellInformation:
         """V = Σ N_kᵀ sym[h̃_k (ρ ∗ h̃)_kᵀ] N_k/f² by cells: the covariance of b by the residuals.

@@ -118,7 +118,7 @@ def _read_again(result: Path, side: str, path: Path) -> Image:
     image = as_plane(image)
     if same_place(image.grid, grid) or image.grid.dimension == 3:
         return image
-    return read_image(path, spacing=recorded_spacing(result, None))
+    return read_image(path, spacing=recorded_spacing(result, None, path))
 
 
 def _document(record: Path) -> dict[str, Any]:
