@@ -59,8 +59,8 @@ class Outcome(enum.Enum):
     )
 
     IMAGES_UNSETTLED = (
-        "not converged: the last step still moved the images; look at the warped image, and give "
-        "init, masks or a few landmarks if it is wrong"
+        "not converged: the last step still asked for a move of the images; look at the warped "
+        "image, and give init, masks or a few landmarks if it is wrong"
     )
 
     @property

@@ -78,8 +78,8 @@ def _describe_transform(path: Path) -> dict[str, Any]:
         "dimension": transform.GetDimension(),
         "frame": frame,
         "maps": (
-            "points; an image is warped the other way (one that warps moving images onto fixed, "
-            "as --init takes it, maps points from fixed to moving)"
+            "points; one that warps moving images onto fixed ones, as --init expects, maps points "
+            "from fixed to moving"
         ),
         **({} if matrix is None else {name: matrix.tolist()}),
     }

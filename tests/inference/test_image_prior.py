@@ -60,13 +60,17 @@ def test_levels_end_below_a_voxel_in_planes_and_at_one_in_volumes():
     assert 0 < KEPT_DECIMATION < 1
 
 
-def test_with_one_scale_coarse_levels_are_searched_for_longer_and_the_last_as_ever():
-    levels = standard_levels(2, 128)
-    alone = options_for(2, levels, ((5.0, 25.0),)).levels
-    both = options_for(2, levels, ((5.0, 25.0), (2.0, 6.0))).levels
-    assert both == levels
-    assert alone[-1] == levels[-1]
-    for patient, usual in zip(alone[:-1], levels[:-1], strict=True):
+@pytest.mark.parametrize("dimension", [2, 3])
+def test_with_one_scale_nodes_are_closer_and_levels_searched_for_longer(dimension):
+    levels = standard_levels(dimension, 128)
+    alone = options_for(dimension, levels, ((5.0, 25.0),))
+    both = options_for(dimension, levels, ((5.0, 25.0), (2.0, 6.0)))
+    assert both.levels == levels
+    assert alone.node_spacing < both.node_spacing
+    assert alone.levels[-1].iterations >= levels[-1].iterations
+    tolerances = [found[-1].search.conjugate.tolerance for found in (alone.levels, levels)]
+    assert tolerances[0] <= tolerances[1]
+    for patient, usual in zip(alone.levels[:-1], levels[:-1], strict=True):
         assert patient.iterations > usual.iterations
         assert patient.search.noise_window < usual.search.noise_window
 

@@ -57,6 +57,11 @@ class Grid:
         return np.linalg.norm(self.axes, axis=0)
 
     @property
+    def directions(self) -> np.ndarray:
+        """(d, d) unit vectors along the axes, in the columns."""
+        return self.axes / self.spacing
+
+    @property
     def voxel_volume(self) -> float:
         """mm³ (mm² in 2-D)."""
         volume = abs(np.linalg.det(self.axes))

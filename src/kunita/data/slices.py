@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Grid, Image, as_grid, is_slice, plane_of
+from kunita.data.image import Grid, Image, as_grid, as_plane, is_slice, plane_of
 from kunita.errors import ArgumentError, ImageError
 
 LETTERS = ("RL", "AP", "SI")
@@ -41,6 +41,21 @@ def grid_in(reference: Any, dimension: int, name: str = "reference") -> Grid:
     return grid
 
 
+def in_plane(image: Image, place: Grid, dimension: int, name: str) -> Image:
+    """An image for a registration in so many dimensions: a slice as a plane, where it may be one.
+
+    Args:
+        image: to be carried.
+        place: where it is carried to; a slice must be stored the same way.
+        dimension: of the registration.
+        name: of the image.
+    """
+    if dimension == 3:
+        return image
+    refuse_turned(image, place, name, "reference")
+    return as_plane(image)
+
+
 def on_slice(image: Image, place: Grid | None) -> Image:
     """What was made on the plane of a slice, on the slice itself, which lies somewhere in space.
 
@@ -55,7 +70,7 @@ def on_slice(image: Image, place: Grid | None) -> Image:
 
 def axis_codes(grid: Grid) -> str:
     """Where each axis of a volume's voxels mostly points, such as RAS or LPS."""
-    directions = grid.axes / grid.spacing
+    directions = grid.directions
     strongest = np.argmax(np.abs(directions), axis=0)
     letters = [
         LETTERS[world][int(directions[world, axis] < 0)] for axis, world in enumerate(strongest)
@@ -82,8 +97,8 @@ def refuse_turned(image: Any, other: Any, name: str, other_name: str) -> None:
         return
     raise ImageError(
         f"{name}: expected a slice that is stored as the {other_name} is, whose axes point to "
-        f"{_told(wanted)}, found one whose axes point to {_told(found)}: as planes one of them "
-        f"would be mirrored or turned; {_cure(found, wanted)}"
+        f"{_described(wanted)}, found one whose axes point to {_described(found)}: as planes one "
+        f"of them would be mirrored or turned; {_cure(found, wanted)}"
     )
 
 
@@ -100,7 +115,7 @@ def refuse_displaced(image: Any, other: Any, name: str, other_name: str) -> None
     goal = as_grid(other)
     if not (is_slice(grid) and is_slice(goal)):
         return
-    steps = (goal.axes / goal.spacing)[:, :2]
+    steps = goal.directions[:, :2]
     beside = (grid.origin - goal.origin) @ steps
     if np.any(np.abs(beside) >= np.maximum(grid.spacing, goal.spacing)[:2]):
         raise ImageError(
@@ -112,12 +127,10 @@ def refuse_displaced(image: Any, other: Any, name: str, other_name: str) -> None
 
 def _cosines(grid: Grid, other: Grid) -> np.ndarray:
     """Between the two axes of either slice; the determinant is negative where one is mirrored."""
-    first = (grid.axes / grid.spacing)[:, :2]
-    second = (other.axes / other.spacing)[:, :2]
-    return first.T @ second
+    return grid.directions[:, :2].T @ other.directions[:, :2]
 
 
-def _told(codes: str) -> str:
+def _described(codes: str) -> str:
     """The directions of a slice's own two axes."""
     return f"the {DIRECTIONS[codes[0]]} and the {DIRECTIONS[codes[1]]} ({codes[:2]})"
 

@@ -32,8 +32,9 @@ from kunita.observations.whitening import Whitening, whitening_of
 R = TypeVar("R")
 
 MARGIN = 1.0
-"""How far inside the outermost voxels a place must be to be compared, in voxels: nearer to them a
-spline lacks a coefficient, and its value at this distance goes on."""
+"""How far inside the outermost voxels a place must be to be compared, in voxels. Closer than this a
+spline would need a coefficient outside the image; what is sampled there is its value at this
+distance."""
 
 
 MOST_INFLATED = 4.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Image, as_grid, as_plane
-from kunita.data.slices import on_slice, refuse_turned
+from kunita.data.image import Image, as_grid
+from kunita.data.slices import in_plane, on_slice
 from kunita.errors import ImageError
 from kunita.outputs.dense import Lattice, slabs
 from kunita.outputs.maps import Maps, maps, warn
@@ -37,9 +37,7 @@ def label_probability(reg: Registration, labels: Any, reference: Any) -> Image:
             f"labels: expected an Image (see read_image), found {type(labels).__name__}"
         )
     place = as_grid(reference)
-    if reg.fixed.dimension == 2:
-        refuse_turned(labels, place, "labels", "reference")
-        labels = as_plane(labels)
+    labels = in_plane(labels, place, reg.fixed.dimension, "labels")
     found = maps(reg, place)
     warn(found.remarks)
     data = np.concatenate(list(probability_slabs(found, labels)), axis=found.grid.dimension - 1)

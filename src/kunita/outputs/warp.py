@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Image, as_grid, as_plane
-from kunita.data.slices import on_slice, refuse_turned
+from kunita.data.image import Image, as_grid
+from kunita.data.slices import in_plane, on_slice
 from kunita.errors import ArgumentError, ImageError
 from kunita.outputs.dense import slabs
 from kunita.outputs.maps import PullBack, pull_back, warn
@@ -42,9 +42,7 @@ def warp_image(
     """
     _check(image, interpolation)
     place = as_grid(reference)
-    if reg.fixed.dimension == 2:
-        refuse_turned(image, place, "image", "reference")
-        image = as_plane(image)
+    image = in_plane(image, place, reg.fixed.dimension, "image")
     pulled = pull_back(reg, place, inverse=inverse)
     warn(pulled.remarks)
     data = np.concatenate(

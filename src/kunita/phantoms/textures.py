@@ -99,7 +99,7 @@ class TextureOptions:
         radius: of the only object, pixels, on an empty background; 0 for texture everywhere.
         edge: width of the object's outline, pixels; 0 where pixels are either in or out, as a brain
             mask leaves them.
-        dimension: 2 for planes, 3 for volumes, which have no single object.
+        dimension: 2 for planes, 3 for volumes.
     """
 
     size: int = 128
@@ -182,7 +182,7 @@ def _clean_pair(
     arrived = truth(_places(shape))
     seen = ndimage.map_coordinates(whole, arrived.T + margin, order=3, mode="mirror")
     inner = tuple(slice(margin, margin + size) for size in shape)
-    return _CleanPair(seen.reshape(shape), whole[inner], truth, arrived)
+    return _CleanPair(seen.reshape(shape), whole[inner].copy(), truth, arrived)
 
 
 def _places(shape: tuple[int, ...]) -> np.ndarray:

@@ -48,7 +48,7 @@ def read_layers(
     """
     if fixed is None:
         return Layers()
-    spacing = fixed.grid.spacing if fixed.grid.dimension == 2 else None  # pictures have none
+    spacing = fixed.grid.spacing if fixed.grid.dimension == 2 else None  # a TIFF has none
     there = names or {file.name: file.name for file in folder.iterdir()}
     found = {
         LAYERS[usual.partition(".")[0]]: read_image(
