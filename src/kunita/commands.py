@@ -29,7 +29,7 @@ from kunita.inputs import (
     read_targets,
     reference_grid,
     refuse_image_options,
-    refuse_turned_slices,
+    refuse_other_slice,
     slice_of,
     tables,
     warn_of_the_other_space,
@@ -172,9 +172,7 @@ def warp(args: Namespace) -> int:
     interpolation = "nearest" if args.nearest else "cubic" if args.cubic else "linear"
     with console.warnings(), console.progress() as tell:
         grid = reference_grid(args, "moving" if args.inverse else "fixed", reg.fixed.dimension)
-        spacing = recorded_spacing(args.result, args.spacing, args.image)
-        image = image_in(args.image, spacing, reg.fixed.dimension)
-        refuse_turned_slices(args, reg.fixed.dimension)
+        image = _image_to_warp(args, reg.fixed.dimension)
         warn_of_the_other_space(args, image.grid, console)
         pulled = pull_back(reg, grid, inverse=args.inverse, progress=tell("evaluating the map"))
         _warn(console, pulled.remarks)
@@ -184,6 +182,13 @@ def warp(args: Namespace) -> int:
         {"out": str(args.out)},
     )
     return ExitStatus.DONE
+
+
+def _image_to_warp(args: Namespace, dimension: int) -> Image:
+    """The image that `kunita warp` is given, as the registered one lies."""
+    refuse_other_slice(args.image, args.result, "fixed" if args.inverse else "moving")
+    spacing = recorded_spacing(args.result, args.spacing, args.image)
+    return image_in(args.image, spacing, dimension)
 
 
 def _write_warped(

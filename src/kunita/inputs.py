@@ -11,7 +11,7 @@ from kunita.console import Console
 from kunita.data.geometry import Mesh, Streamlines
 from kunita.data.image import Grid, Image, as_plane, is_pixel_grid, is_slice, plane_of
 from kunita.data.landmarks import Landmarks
-from kunita.data.slices import refuse_turned
+from kunita.data.slices import refuse_displaced, refuse_turned
 from kunita.errors import ArgumentError, FileError, LandmarkError
 from kunita.io.frame_check import check_inside
 from kunita.io.frames import Frame
@@ -19,7 +19,7 @@ from kunita.io.geometry_files.files import is_geometry, read_geometry
 from kunita.io.image_files.files import PICTURES, is_image, read_grid, read_image
 from kunita.io.landmark_files.files import FORMATS, read_tables
 from kunita.io.landmark_files.table import LandmarkTable
-from kunita.io.recorded_grids import recorded_grid, recorded_spacing, same_place
+from kunita.io.recorded_grids import recorded_grid, recorded_slice, recorded_spacing, same_place
 from kunita.io.result_folder import find_record
 
 
@@ -195,6 +195,8 @@ def reference_grid(args: Namespace, side: str, dimension: int) -> Grid:
             f"--reference: needed, since {args.result} was registered without a {side} image"
         )
     check_dimension(args.reference or args.result, grid.dimension, dimension)
+    if args.reference:
+        refuse_other_slice(args.reference, args.result, side)
     _check_place(args.out, grid)
     return grid
 
@@ -211,11 +213,19 @@ def slice_of(args: Namespace, dimension: int) -> Grid | None:
     return grid if is_slice(grid) else None
 
 
-def refuse_turned_slices(args: Namespace, dimension: int) -> None:
-    """Refuse an image and a reference that are slices stored in different ways."""
-    if dimension == 2 and args.reference is not None:
-        image = read_grid(args.image)
-        refuse_turned(image, read_grid(args.reference), str(args.image), str(args.reference))
+def refuse_other_slice(path: Path, result: Path, side: str) -> None:
+    """Refuse a slice that is stored otherwise than the one that was registered, or begins elsewhere.
+
+    Args:
+        path: an image or a reference.
+        result: of the registration.
+        side: "moving" or "fixed": which of its images the slice stands for.
+    """
+    registered = recorded_slice(result, side)
+    if registered is not None:
+        grid = read_grid(path)
+        refuse_turned(grid, registered, str(path), f"registered {side} image")
+        refuse_displaced(grid, registered, str(path), f"registered {side} image")
 
 
 def _check_place(out: Path, grid: Grid) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from kunita.data.geometry import Mesh, Streamlines
-from kunita.data.image import Grid, Image
+from kunita.data.image import Grid, Image, is_slice
 from kunita.data.landmarks import Landmarks
 from kunita.errors import InverseError
 from kunita.io.bids import BidsNames, dataset_description, sidecar
 from kunita.io.geometry_files.files import beside, is_geometry, write_geometry
-from kunita.io.image_files.files import read_image
+from kunita.io.image_files.files import read_grid, read_image
 from kunita.io.landmark_files.files import write_landmarks
 from kunita.io.map_files import DESCRIPTIONS, map_suffix, map_writer, write_all_maps, write_map
 from kunita.io.provenance import provenance
@@ -417,16 +417,24 @@ def _origin(request: Request, images: Images) -> dict[str, Any]:
     }
     return {
         "images": {side: str(path) if path else None for side, path in paths.items()},
-        "grids": {
-            side: grid and {"shape": grid.shape, "affine": grid.affine}
-            for side, grid in grids.items()
-        },
+        "grids": {side: _described(grid) for side, grid in grids.items()},
+        "slices": {side: _described(_slice(path)) for side, path in paths.items()},
         **provenance(inputs, request.command),
     }
 
 
 def _grid(image: Image | None) -> Grid | None:
     return None if image is None else image.grid
+
+
+def _slice(path: Path | None) -> Grid | None:
+    """The grid of a volume of one slice, which its plane does not tell."""
+    grid = read_grid(path) if path else None
+    return grid if grid is not None and is_slice(grid) else None
+
+
+def _described(grid: Grid | None) -> dict[str, Any] | None:
+    return None if grid is None else {"shape": grid.shape, "affine": grid.affine}
 
 
 def _points_name(stem: str, dimension: int) -> str:

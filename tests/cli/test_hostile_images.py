@@ -216,6 +216,7 @@ def of_slices(folder, tmp_path_factory):
         data = np.asarray(image.data, np.float32)[:, :, None]
         write_volume(home / f"{side}.nii.gz", data, PLACE)
         write_volume(home / "mirrored.nii.gz", data, PLACE @ np.diag([-1.0, 1.0, 1.0, 1.0]))
+        write_volume(home / "beside.nii.gz", data, PLACE + 5.0 * np.eye(4, k=3))
     sides = ("--from-images", home / "moving.nii.gz", home / "fixed.nii.gz")
     given = ("--length-scale", 11, "--amplitude", 1.6, "--metric", "ssd", "--quick", "--no-report")
     words = (*sides, *given, "--align", "none", "--out", home / "out")
@@ -248,6 +249,21 @@ def test_a_plane_in_nifti_is_not_said_to_lie_in_a_scanner(of_slices, tmp_path):
     header = nibabel.load(out).header
     assert (header["sform_code"], header["qform_code"]) == (2, 2)
     assert kunita.read_image(out).grid.spacing == pytest.approx([0.8, 0.8])
+
+
+@pytest.mark.parametrize("other", ["mirrored", "beside"])
+def test_a_slice_that_lies_otherwise_than_the_registered_one_is_refused(of_slices, tmp_path, other):
+    """As planes all slices begin at zero, so that the plane alone does not tell."""
+    slice_ = of_slices / f"{other}.nii.gz"
+    out = ("--out", tmp_path / "made.nii.gz")
+    warped = kunita_command("warp", of_slices / "out", slice_, *out)
+    onto = ("--reference", slice_)
+    mapped = kunita_command("uncertainty", of_slices / "out", *onto, *out)
+    for ended, side in ((warped, "moving"), (mapped, "fixed")):
+        assert ended.status == 2
+        assert f"{other}.nii.gz: expected a slice that" in ended.err
+        assert f"the registered {side} image" in ended.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_written_on_a_slice_is_refused_before_it_is_computed(of_slices, tmp_path):

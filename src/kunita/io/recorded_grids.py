@@ -13,10 +13,19 @@ from kunita.io.result_folder import RECORD, SUMMARY, find_record
 
 def recorded_grid(result: Path, side: str) -> Grid | None:
     """The grid of the moving or fixed image that was registered, if there was one."""
+    return _recorded(result, "grids", side)
+
+
+def recorded_slice(result: Path, side: str) -> Grid | None:
+    """The grid of a volume of one slice that was registered as a plane, if it was one."""
+    return _recorded(result, "slices", side)
+
+
+def _recorded(result: Path, key: str, side: str) -> Grid | None:
     record = find_record(result)
     summary = record.with_name(record.name.replace(RECORD, SUMMARY))
     try:
-        grid = json.loads(summary.read_text(encoding="utf-8"))["grids"][side]
+        grid = json.loads(summary.read_text(encoding="utf-8"))[key][side]
         return Grid(grid["shape"], grid["affine"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
