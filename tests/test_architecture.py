@@ -59,7 +59,6 @@ LARGE_IN_THE_SHELL = {
     "commands.pool": 286,
     "commands.predict": 392,
     "commands.register": 412,
-    "commands.warp": 267,
     "experiments.clinical.clinical": 408,
     "experiments.clinical_pictures.plates_of": 355,
     "experiments.clinical_tables.prior_row": 378,
