@@ -374,7 +374,7 @@ def test_a_landmark_that_contradicts_the_images_is_named(pair):
             init=np.eye(3),
         )
     assert len(caught) == 1
-    assert sum("pulling the registration" in remark for remark in reg.warnings) == 1
+    assert sum("pulls the registration" in remark for remark in reg.warnings) == 1
 
 
 def test_what_a_landmark_does_not_know_does_not_pull(pair):

@@ -74,8 +74,9 @@ def _contradictions(reg: Registration, marked: NoisyPairs, unit: str) -> Iterato
     named = [f"{marked.pairs.labels[row]} ({away[row]:.1f} {unit})" for row in worst_first]
     yield (
         f"{len(rows)} of the {len(marked)} landmarks: farther from where the images and the other "
-        f"landmarks put it than its noise explains, and pulling the registration to itself: "
-        f"{_listed(named)}; check it, and leave it out if it is wrong"
+        f"landmarks put it than its noise explains: {_listed(named)}; a wrong one pulls the "
+        f"registration to itself and, where no noise is given, makes all landmarks count for less; "
+        f"check it, and leave it out if it is wrong"
     )
 
 
