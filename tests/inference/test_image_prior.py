@@ -110,8 +110,8 @@ def test_where_scales_are_in_doubt_the_shorter_one_is_taken(width):
     options = EvidenceOptions()
     ((amplitude, length),) = most_flexible(Hill(top, width).log_evidence, top, LIMITS, options)
     assert amplitude == 5.0
-    # Two units of log evidence are two standard deviations.
-    exact = 25.0 * np.exp(-2 * width)
+    # So many units of log evidence are so many standard deviations.
+    exact = 25.0 * np.exp(-np.sqrt(2 * options.doubt) * width)
     assert exact <= length <= exact / options.shortening
 
 
@@ -123,11 +123,10 @@ def test_a_scale_in_doubt_stays_within_the_limits():
 
 def test_a_long_scale_in_doubt_becomes_shorter_although_the_short_one_cannot():
     top = ((6.0, 40.0), (1.0, 4.0))
-    (_, long), (_, short) = most_flexible(
-        Hill(top, 0.1).log_evidence, top, LIMITS, EvidenceOptions()
-    )
+    options = EvidenceOptions()
+    (_, long), (_, short) = most_flexible(Hill(top, 0.1).log_evidence, top, LIMITS, options)
     assert short == 4.0
-    assert long == pytest.approx(40 * np.exp(-0.2), rel=0.03)
+    assert long == pytest.approx(40 * np.exp(-0.1 * np.sqrt(2 * options.doubt)), rel=0.03)
 
 
 def test_the_fit_that_priors_are_compared_around_is_not_whitened():
