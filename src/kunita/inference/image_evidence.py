@@ -119,7 +119,7 @@ class EvidenceOptions:
     step: float = 1.6
     last_step: float = 1.1
     most: int = 40
-    doubt: float = 1.0
+    doubt: float = 0.5
     shortening: float = 0.975
 
 
