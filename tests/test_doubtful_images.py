@@ -164,7 +164,8 @@ def test_a_wrong_minimum_is_warned_of_with_the_place_where_it_is():
 # ---------------------------------------------------------------------------------- background
 
 
-def test_an_empty_background_is_counted_and_changes_neither_regions_nor_warnings(pair):
+def test_an_empty_background_is_counted_and_warned_of_neither_with_a_mask_nor_without(pair):
+    """Regions are alike: without a mask both sides of the outline tell a little more."""
     inside = np.hypot(X - 23.5, Y - 23.5) < 14
     moving = plane(np.where(inside, pair.moving.data, 5.0))
     fixed = plane(np.where(inside, pair.fixed.data, 5.0))
@@ -176,7 +177,7 @@ def test_an_empty_background_is_counted_and_changes_neither_regions_nor_warnings
     points = 23.5 + np.random.default_rng(0).uniform(-8, 8, size=(40, 2))
     radius = reg.posterior.predict(points).radius(0.95)
     of_masked = masked.posterior.predict(points).radius(0.95)
-    assert np.median(radius / of_masked) == pytest.approx(1.0, abs=0.25)
+    assert 0.5 < np.median(radius / of_masked) < 1.1
 
 
 def test_textures_have_no_background(pair):

@@ -140,7 +140,7 @@ def test_a_mask_may_be_a_picture_in_colours(pair):
     np.testing.assert_array_equal(plain.posterior.move(points), coloured.posterior.move(points))
 
 
-def test_what_lies_around_a_region_of_interest_is_seen_but_for_foreign_intensities():
+def test_what_lies_around_a_region_of_interest_is_seen_within_its_range():
     """A ring with a hole, in a bright frame and ordinary surroundings."""
     data = np.random.default_rng(0).uniform(1, 2, size=(30, 30)).astype(np.float32)
     data[0] = 50.0

@@ -316,11 +316,6 @@ def image_side(image: Image, mask: np.ndarray | None, side: str) -> ImageSide:
     return ImageSide(filled, image.affine, counts)
 
 
-FAR_BEYOND = 0.5
-"""Intensities are foreign if they are farther beyond those that count than this share of the range
-of these."""
-
-
 def without_foreign(
     data: np.ndarray, counts: np.ndarray, spacing: Float[Array, " d"]
 ) -> np.ndarray:
@@ -328,9 +323,9 @@ def without_foreign(
 
     Features of a voxel depend on its surroundings. What a mask leaves out must not reach them if it
     is foreign, such as a resection or a tool: beside a tool that is far brighter than all else
-    errors tripled. So holes in what counts, and intensities far beyond the range of what counts,
-    take the value of the nearest voxel that counts. All else around a region of interest is
-    ordinary anatomy, whose outline is seen by both images: it stays, within that range.
+    errors tripled. So holes in what counts, and voxels without a finite number, take the value of
+    the nearest voxel that counts. All else around a region of interest is ordinary anatomy, whose
+    outline is seen by both images: it stays, within the range of what counts.
 
     Args:
         data: intensities.
@@ -339,12 +334,8 @@ def without_foreign(
     """
     if counts.all():
         return data
-    low = float(data[counts].min())
-    high = float(data[counts].max())
-    beyond = FAR_BEYOND * (high - low)
-    is_like = (data >= low - beyond) & (data <= high + beyond)  # and a number
-    is_foreign = ~counts & (holes(counts) | ~is_like)
-    within = np.clip(data, low, high)
+    is_foreign = holes(counts) | ~np.isfinite(data)
+    within = np.clip(data, data[counts].min(), data[counts].max())
     if not is_foreign.any():
         return within
     nearest = ndimage.distance_transform_edt(
