@@ -288,6 +288,8 @@ def _fit(task: ImageTask, scales: Scales, setting: ImageSetting, listener: Liste
     """
     levels = _levels(task.pair)
     options = image_fit.options_for(task.pair.moving.dimension, levels, scales)
+    if len(task.marks.moving):
+        options = image_fit.beside_marks(options)
     if setting.quick and len(levels) > 1:
         options = dataclasses.replace(options, levels=image_fit.first_look(options.levels))
     return fit_images(task, scales, options, _fit_listener(task.pair, options, listener))
