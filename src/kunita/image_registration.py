@@ -190,7 +190,7 @@ def register_images(
     task = _task(sides, setting, start.matrix, marked)
     scales = _scales(task, setting, listener)
     fit = _fit(task, scales, setting, listener)
-    noise = final_noise(fit)
+    noise = _final_noise(fit)
     listener(DRAWING, 0.0)
     claimed = _posterior(task, fit, noise, scales)
     posterior = _drawn(claimed, setting)
@@ -368,7 +368,7 @@ def _scales(task: ImageTask, setting: ImageSetting, listener: Listener) -> Scale
 # ---------------------------------------------------------------------------------------- the end
 
 
-def final_noise(fit: ImageFit) -> ImageNoise:
+def _final_noise(fit: ImageFit) -> ImageNoise:
     """The noise model of the posterior, whose f counts the noise of the gradients too."""
     compared = fit.state.compared
     noise = fit.search.noise_model(compared)

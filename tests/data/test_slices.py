@@ -35,6 +35,14 @@ def stored(codes, tilt=0.0):
     return Image(DATA, affine)
 
 
+def passes(image, other):
+    try:
+        refuse_turned(image, other, "moving image", "fixed image")
+    except ImageError:
+        return False
+    return True
+
+
 def refused(image, other):
     with pytest.raises(ImageError) as refusal:
         refuse_turned(image, other, "moving image", "fixed image")
@@ -50,10 +58,7 @@ def test_the_codes_are_those_that_the_axes_point_along(codes):
 def test_slices_pass_if_and_only_if_their_own_axes_point_the_same_way():
     """The way to the next slice is no part of a plane."""
     for first, second in itertools.product(CODES, CODES):
-        if first[:2] == second[:2]:
-            refuse_turned(stored(first), stored(second), "moving image", "fixed image")
-        else:
-            refused(stored(first), stored(second))
+        assert passes(stored(first), stored(second)) == (first[:2] == second[:2])
 
 
 def test_the_cure_makes_slices_alike():
@@ -66,7 +71,7 @@ def test_the_cure_makes_slices_alike():
     assert "SimpleITK.DICOMOrient(image, 'LIA')" in message
     turned = sitk.DICOMOrient(as_itk(moving), "LIA")
     cured = Image(as_array(turned), affine_of(turned))
-    refuse_turned(cured, fixed, "moving image", "fixed image")
+    assert passes(cured, fixed)
     np.testing.assert_array_equal(as_plane(cured).data, DATA[::-1, ::-1, 0])
 
 
@@ -75,8 +80,8 @@ def test_slices_of_different_planes_have_another_cure():
 
 
 def test_a_tilted_slice_passes():
-    refuse_turned(stored("LPS", tilt=0.6), stored("LPS"), "moving image", "fixed image")
-    refuse_turned(stored("LPS", tilt=0.4), stored("LPS", tilt=-0.5), "moving image", "fixed image")
+    assert passes(stored("LPS", tilt=0.6), stored("LPS"))
+    assert passes(stored("LPS", tilt=0.4), stored("LPS", tilt=-0.5))
 
 
 def test_a_slice_that_begins_elsewhere_in_the_plane_is_refused():
@@ -101,7 +106,7 @@ def test_what_states_no_orientation_passes():
     volume = Image(np.repeat(DATA, 2, axis=2), np.diag([-1.0, 1.0, 1.0, 1.0]))
     bare = Image(DATA, np.eye(4))
     for first, second in ((plane, stored("LAS")), (bare, bare), (volume, bare)):
-        refuse_turned(first, second, "moving image", "fixed image")
+        assert passes(first, second)
 
 
 def test_mirrored_slices_are_refused_before_they_are_registered():
@@ -122,8 +127,8 @@ def test_an_oblique_slice_that_is_mirrored_is_refused():
         turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
         straight = np.eye(4)
         straight[:3, :3] = turn
-        refuse_turned(Image(DATA, straight), Image(DATA, straight), "moving image", "fixed image")
+        assert passes(Image(DATA, straight), Image(DATA, straight))
         for change in ([1, 0, 2], None):
             mirrored = straight.copy()
             mirrored[:3, :3] = turn[:, change] if change else turn @ np.diag([-1.0, 1.0, 1.0])
-            refused(Image(DATA, mirrored), Image(DATA, straight))
+            assert not passes(Image(DATA, mirrored), Image(DATA, straight))

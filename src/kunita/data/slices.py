@@ -85,10 +85,10 @@ def refuse_turned(image: Any, other: Any, name: str, other_name: str) -> None:
         image, other: images or grids; what is no volume of one slice passes.
         name, other_name: what they are, such as "moving image".
     """
-    grid = as_grid(image)
-    goal = as_grid(other)
-    if not (is_slice(grid) and is_slice(goal)):
+    slices = _both_slices(image, other)
+    if slices is None:
         return
+    grid, goal = slices
     found = axis_codes(grid)
     wanted = axis_codes(goal)
     cosines = _cosines(grid, goal)
@@ -111,10 +111,10 @@ def refuse_displaced(image: Any, other: Any, name: str, other_name: str) -> None
         image, other: images or grids; what is no volume of one slice passes.
         name, other_name: what they are, such as "labels".
     """
-    grid = as_grid(image)
-    goal = as_grid(other)
-    if not (is_slice(grid) and is_slice(goal)):
+    slices = _both_slices(image, other)
+    if slices is None:
         return
+    grid, goal = slices
     steps = goal.directions[:, :2]
     beside = (grid.origin - goal.origin) @ steps
     if np.any(np.abs(beside) >= np.maximum(grid.spacing, goal.spacing)[:2]):
@@ -123,6 +123,13 @@ def refuse_displaced(image: Any, other: Any, name: str, other_name: str) -> None
             f"{beside[0]:.3g} and {beside[1]:.3g} mm beside it along its axes: as planes both "
             f"would begin at zero; resample it with the {other_name} as reference"
         )
+
+
+def _both_slices(image: Any, other: Any) -> tuple[Grid, Grid] | None:
+    """The grids of two volumes of one slice; None if either is something else."""
+    grid = as_grid(image)
+    goal = as_grid(other)
+    return (grid, goal) if is_slice(grid) and is_slice(goal) else None
 
 
 def _cosines(grid: Grid, other: Grid) -> np.ndarray:

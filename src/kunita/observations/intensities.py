@@ -36,7 +36,6 @@ MARGIN = 1.0
 spline would need a coefficient outside the image; what is sampled there is its value at this
 distance."""
 
-
 MOST_INFLATED = 4.0
 """Where gradients agree so badly that noise alone would have to make three quarters of them, it is
 no noise."""
@@ -190,10 +189,10 @@ class IntensityLevel:
         carriers = self.view.spread(transposed.reshape(n, d * d).T).reshape(d, d, -1)
         counts = self.counts * inside
         residual = self.values - values
+        if self.whitening is not None:
+            residual = self.whitening(residual * counts[:, None])
         return Comparison(
-            residual=residual
-            if self.whitening is None
-            else self.whitening(residual * counts[:, None]),
+            residual=residual,
             fixed_gradients=fixed_gradients,
             moving_gradients=np.einsum("abk,kcb->kca", carriers, self.slopes),
             counts=counts,
