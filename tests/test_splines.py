@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import ndimage
+from scipy import interpolate, ndimage
 
 from kunita import splines
 
@@ -21,6 +21,25 @@ def test_natural_splines_meet_constants_and_lines_up_to_the_ends(count):
 def test_natural_splines_go_through_the_values_at_the_nodes():
     matrix = splines.natural_matrix(np.arange(7.0), 7)
     np.testing.assert_allclose(matrix, np.eye(7), atol=1e-12)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_slopes_at_the_nodes_are_those_of_scipys_natural_spline(axis):
+    values = np.random.default_rng(axis).normal(size=(9, 3, 8))
+    nodes = np.arange(values.shape[axis])
+    spline = interpolate.CubicSpline(nodes, values, axis=axis, bc_type="natural")
+    found = splines.slopes_at_nodes(values, axis)
+    np.testing.assert_allclose(found, spline(nodes, 1), atol=1e-12)
+
+
+def test_slopes_of_a_wave_err_by_its_wave_number_to_the_fourth():
+    nodes = np.arange(200)
+    inner = slice(20, -20)
+    for wave_number in (0.2, 0.5, 1.0):
+        found = splines.slopes_at_nodes(np.sin(wave_number * nodes), 0)
+        expected = wave_number * np.cos(wave_number * nodes)
+        error = np.abs(found - expected)[inner].max() / wave_number
+        assert error < 1.2 * wave_number**4 / 180
 
 
 @pytest.mark.parametrize("d", [2, 3])

@@ -16,6 +16,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import scipy.linalg
 from jaxtyping import Float
 
 from kunita.jaxrun.doors import Array
@@ -72,6 +73,26 @@ def natural_matrix(places: Float[Array, " k"], count: int) -> Float[Array, "k n"
         at_nodes[end] = 0.0
         at_nodes[end, end] = 1.0
     return np.linalg.solve(at_nodes.T, closed.T).T
+
+
+def slopes_at_nodes(values: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
+    """The derivative along an axis, at the nodes, of the natural spline through the values there.
+
+    It errs by (wave number)⁴/180, where differences of neighbours err by (wave number)²/6: fine
+    texture is steeper than these say. It solves s₋₁ + 4s₀ + s₁ = 3(f₁ − f₋₁), and at an end
+    2s₀ + s₁ = 3(f₁ − f₀).
+    """
+    front = np.moveaxis(values, axis, 0)
+    differences = 3 * np.diff(front, axis=0)
+    sides = np.zeros_like(front)
+    sides[:-1] += differences
+    sides[1:] += differences
+    bands = np.ones((2, len(front)), values.dtype)
+    bands[1] = 4
+    bands[1, [0, -1]] = 2
+    columns = sides.reshape(len(front), -1)
+    slopes = scipy.linalg.solveh_banded(bands, columns, overwrite_b=True, check_finite=False)
+    return np.moveaxis(slopes.reshape(front.shape), 0, axis)
 
 
 def separable(matrices: list[np.ndarray], values: Float[Array, "q ..."]) -> Float[Array, "q ..."]:
