@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 import kunita
 from kunita.errors import ArgumentError, ImageError, KunitaWarning
@@ -86,6 +87,42 @@ def test_the_relation_is_saved_and_told(pair, tmp_path):
     told = image_numbers(reg)["relation"]
     assert told["found"] is False
     assert told["after"] == reg.images.relation.after
+
+
+def turned_by(angle, shift):
+    matrix = np.eye(3)
+    matrix[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    middle = np.full(2, (SIZE - 1) / 2)
+    matrix[:2, 2] = middle - matrix[:2, :2] @ middle + shift
+    return matrix
+
+
+def as_seen_from(image, matrix):
+    """The moving image that a linear map from moving to fixed points takes to this one."""
+    data = np.asarray(image.data)
+    offset = matrix[:2, 2]
+    return plane(ndimage.affine_transform(data, matrix[:2, :2], offset, order=3, mode="mirror"))
+
+
+def test_an_init_that_points_the_wrong_way_is_named(pair):
+    matrix = turned_by(np.deg2rad(12), np.array([5.0, -4.0]))
+    moving = as_seen_from(pair.moving, matrix)
+    right = registered(moving, pair.fixed, init=matrix)
+    assert not any("init" in remark for remark in right.warnings)
+    assert image_numbers(right)["relation"]["init_inverted"] is False
+    wrong = registered(moving, pair.fixed, init=np.linalg.inv(matrix))
+    [remark] = [remark for remark in wrong.warnings if "point the wrong way" in remark]
+    assert image_numbers(wrong)["relation"]["init_inverted"] is True
+    assert "with its inverse" in remark
+
+
+def test_an_init_that_leads_away_while_its_inverse_does_not_is_refused_as_that(pair):
+    shift = np.eye(3)
+    shift[:2, 2] = 45.0
+    away = kunita.Image(np.asarray(pair.moving.data), shift)
+    with pytest.raises(ImageError, match="with the inverse of init 100 % do"):
+        registered(away, pair.fixed, init=shift)
+    registered(away, pair.fixed, init=np.linalg.inv(shift))
 
 
 # ------------------------------------------------------------------------------- what is not seen

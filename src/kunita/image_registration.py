@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from kunita import checks, image_checks, image_record
 from kunita.checks import NoisyPairs, Setting
@@ -36,7 +37,7 @@ from kunita.inference.lattice_posterior import Draws
 from kunita.inference.sandwich import SandwichRatio, sandwich_ratio
 from kunita.inference.search import Progress
 from kunita.inference.trend import Alignment
-from kunita.jaxrun.doors import on_one_blas_thread
+from kunita.jaxrun.doors import Array, on_one_blas_thread
 from kunita.observations.image_noise import ImageNoise
 from kunita.observations.image_pair import ImagePair, ImageSide
 from kunita.observations.intensities import Intensities
@@ -186,7 +187,7 @@ def register_images(
     began = time.perf_counter()
     listener(ALIGNING, 0.0)
     start = _start(sides, setting)
-    overlap = _checked_overlap(sides, start.matrix)
+    overlap = _checked_overlap(sides, start)
     task = _task(sides, setting, start.matrix, marked)
     scales = _scales(task, setting, listener)
     fit = _fit(task, scales, setting, listener)
@@ -203,24 +204,33 @@ def register_images(
     return dataclasses.replace(reg, images=images, warnings=remarks, seconds=seconds)
 
 
-def _checked_overlap(sides: Sides, matrix: np.ndarray) -> float:
+def _checked_overlap(sides: Sides, start: Prealignment) -> float:
     """How much of what counts of the moving image meets what counts of the fixed one.
 
     Too little is refused.
     """
-    overlap = overlap_of(
+    overlap = _overlap(sides, start.matrix)
+    if overlap >= image_checks.LEAST_OVERLAP:
+        return overlap
+    inverse = _overlap(sides, np.linalg.inv(start.matrix))
+    cure = "check their frames, or give init"
+    if start.num_starts == 0 and inverse >= image_checks.LEAST_OVERLAP:
+        cure = f"with the inverse of init {100 * inverse:.0f} % do: it seems to point the wrong way"
+    raise ImageError(
+        f"images: after the alignment only {100 * overlap:.0f} % of the moving image lie "
+        f"inside the fixed one and its mask; {cure}"
+    )
+
+
+def _overlap(sides: Sides, matrix: Float[Array, "d1 d1"]) -> float:
+    """The share of what counts of the moving image that meets what counts of the fixed one."""
+    return overlap_of(
         sides.moving,
         sides.fixed,
         matrix,
         Image(sides.moving_side.mask.astype(np.uint8), sides.moving.affine),
         Image(sides.fixed_side.mask.astype(np.uint8), sides.fixed.affine),
     )
-    if overlap < image_checks.LEAST_OVERLAP:
-        raise ImageError(
-            f"images: after the alignment only {100 * overlap:.0f} % of the moving image lie "
-            "inside the fixed one and its mask; check their frames, or give init"
-        )
-    return overlap
 
 
 def _checked_nodes(posterior: ImagePosterior) -> ImagePosterior:
@@ -266,13 +276,20 @@ def _task(
     """The pair in the space of the flow."""
     d = sides.dimension
     origin = _middle(sides.fixed)
-    centre = _middle(sides.moving)
-    moved = matrix[:d, :d] @ centre + matrix[:d, d]
-    alignment = Alignment(centre, matrix[:d, :d], moved - origin)
+    alignment = _alignment(matrix, _middle(sides.moving), origin)
     pair = ImagePair(sides.moving_side, sides.fixed_side, origin, setting.metric)
     marks = _marks(marked, origin, matrix, d)
     trend = seen_trend(pair, alignment, setting.align, marks)
     return ImageTask(pair, alignment, trend, marks)
+
+
+def _alignment(
+    matrix: Float[Array, "d1 d1"], centre: Float[Array, " d"], origin: Float[Array, " d"]
+) -> Alignment:
+    """A matrix between worlds as an alignment about a centre, to the space of the flow."""
+    d = len(centre)
+    moved = matrix[:d, :d] @ centre + matrix[:d, d]
+    return Alignment(centre, matrix[:d, :d], moved - origin)
 
 
 def _levels(pair: ImagePair) -> tuple[PyramidLevel, ...]:
@@ -470,16 +487,30 @@ def _relation(task: ImageTask, fit: ImageFit, start: Prealignment) -> Relation:
     nodes = fit.problem.nodes
     carried = fit.state.carried
     matrix = np.asarray(fit.state.alignment.matrix)
-    aligned = Arrivals(
-        positions=np.asarray(task.alignment(nodes)),
-        jacobians=np.asarray(task.alignment.jacobians(len(nodes))),
-    )
+    inverse = np.linalg.inv(start.matrix)
+    centre = np.asarray(task.alignment.center)
+    inverted = _alignment(inverse, centre, task.pair.origin)
     arrived = Arrivals(
         positions=carried.arrived[: len(nodes)],
         jacobians=carried.jacobians[-1][: len(nodes)] @ matrix,
     )
     is_searched = start.num_starts > 0
-    return relation(task.pair, fit.lattice, aligned, arrived, is_searched=is_searched)
+    return relation(
+        task.pair,
+        fit.lattice,
+        _arrivals(task.alignment, nodes),
+        arrived,
+        is_searched=is_searched,
+        inverted=None if is_searched else _arrivals(inverted, nodes),
+    )
+
+
+def _arrivals(alignment: Alignment, nodes: Float[Array, "n d"]) -> Arrivals:
+    """Where an alignment alone takes the nodes."""
+    return Arrivals(
+        positions=np.asarray(alignment(nodes)),
+        jacobians=np.asarray(alignment.jacobians(len(nodes))),
+    )
 
 
 def _background(fit: ImageFit) -> float:

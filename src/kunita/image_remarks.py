@@ -108,21 +108,7 @@ def remarks_of_fit(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
     """What a user should know of the fit."""
     if not outcome.converged:
         yield outcome.value
-    reversal = images.relation.reversal
-    if images.relation.is_mirrored and reversal is not None:
-        yield (
-            "one of the images seems to be mirrored or upside down: with "
-            f"{_axes_in_words(reversal.axes)} of the moving image reversed, their gradients are "
-            f"correlated by {reversal.after:.2f} instead of {reversal.before:.2f}; check what the "
-            "files say of their axes, and do not trust this registration"
-        )
-    elif not images.relation.is_found:
-        yield (
-            "the intensities of the two images do not seem to be related (gradients are correlated "
-            f"by {images.relation.before:.2f} before the flow, {images.relation.after:.2f} after "
-            f"it), {_likely_reason(images.relation)}: do not trust this registration, nor its "
-            "uncertainty; register with landmarks instead"
-        )
+    yield from _relation_remarks(images.relation)
     ratio = images.sandwich_ratio
     if ratio is not None and ratio.median > TOO_SMALL:
         yield (
@@ -136,6 +122,33 @@ def remarks_of_fit(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
             f"voxels, least of all around {_worst_place(images)} of the moving image: there the "
             "registration may be wrong by more than its uncertainty says; look at the warped "
             "image, mask what one image lacks, or give a few landmarks"
+        )
+
+
+def _relation_remarks(relation: Relation) -> Iterator[str]:
+    """Whether the images show the same, the same way round."""
+    reversal = relation.reversal
+    if relation.is_inverted:
+        distrust = "" if relation.is_found else "; do not trust this registration"
+        yield (
+            "init seems to point the wrong way: before the flow the gradients of the images are "
+            f"correlated by {relation.before:.2f} with it, and by {relation.inverted:.2f} with its "
+            "inverse; a file is taken in the direction of forward_xfm, from fixed to moving "
+            f"points, and a matrix from moving to fixed points{distrust}"
+        )
+    elif relation.is_mirrored and reversal is not None:
+        yield (
+            "one of the images seems to be mirrored or upside down: with "
+            f"{_axes_in_words(reversal.axes)} of the moving image reversed, their gradients are "
+            f"correlated by {reversal.after:.2f} instead of {reversal.before:.2f}; check what the "
+            "files say of their axes, and do not trust this registration"
+        )
+    elif not relation.is_found:
+        yield (
+            "the intensities of the two images do not seem to be related (gradients are correlated "
+            f"by {relation.before:.2f} before the flow, {relation.after:.2f} after it), "
+            f"{_likely_reason(relation)}: do not trust this registration, nor its uncertainty; "
+            "register with landmarks instead"
         )
 
 

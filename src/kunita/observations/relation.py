@@ -26,7 +26,7 @@ from kunita.jaxrun.doors import Array
 from kunita.observations.image_pair import ImagePair, Smoothing
 from kunita.observations.intensities import Comparison, IntensityLevel
 from kunita.observations.lattice import Lattice
-from kunita.observations.mirrors import Reversal, best_reversal
+from kunita.observations.mirrors import FAR_BETTER, LEAST, Reversal, best_reversal
 
 COARSE = Smoothing(4.0, 1.0)
 FINE = Smoothing(1.5, 1.0)
@@ -53,6 +53,11 @@ for the alignment finds what is large by chance: of six mirrored textures of 48 
 of 96, up to 5.3 and 6.5 standard deviations."""
 
 
+LEAST_SHARE = 0.2
+"""Of the moving image inside the fixed one, below which an alignment is not tried: less is refused
+if it is given."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Relation:
     """How the gradients of two images are correlated.
@@ -62,12 +67,14 @@ class Relation:
         after: of fine images, where the flow carries them.
         chance: what the first may be by chance; above one in images too small to tell.
         reversal: what reversing axes of the moving image would change; None if that was not asked.
+        inverted: as `before`, with the inverse of an alignment that was given; None if none was.
     """
 
     before: float
     after: float
     chance: float = 0.0
     reversal: Reversal | None = None
+    inverted: float | None = None
 
     @property
     def margin(self) -> float:
@@ -79,6 +86,14 @@ class Relation:
     def is_mirrored(self) -> bool:
         """Whether one image seems to be mirrored or upside down."""
         return self.reversal is not None and self.reversal.is_far_better
+
+    @property
+    def is_inverted(self) -> bool:
+        """Whether the inverse of the alignment that was given fits far better."""
+        if self.inverted is None:
+            return False
+        least_gain = max(FAR_BETTER, self.chance)
+        return self.inverted > max(LEAST, self.chance, self.before + least_gain)
 
     @property
     def is_found(self) -> bool:
@@ -114,6 +129,7 @@ def relation(
     arrived: Arrivals,
     *,
     is_searched: bool = False,
+    inverted: Arrivals | None = None,
 ) -> Relation:
     """How two images are related.
 
@@ -123,6 +139,7 @@ def relation(
         aligned: the nodes before the flow.
         arrived: the nodes after it.
         is_searched: whether the alignment was found from the same images.
+        inverted: the nodes with the inverse of an alignment that was given.
     """
     deviations = CHANCE_IF_SEARCHED if is_searched else CHANCE_IF_GIVEN
     intensities = dataclasses.replace(pair, metric="ssd")
@@ -136,7 +153,15 @@ def relation(
         after=correlation_of_slopes(after),
         chance=deviations * chance,
         reversal=_reversal(coarse, (before, aligned), lattice, chance),
+        inverted=None if inverted is None else _correlation_at(coarse, inverted),
     )
+
+
+def _correlation_at(level: IntensityLevel, arrivals: Arrivals) -> float:
+    """Of the gradients where the nodes are; zero where too little of the images is compared."""
+    compared = level.compare(arrivals.positions, arrivals.jacobians)
+    share = compared.counts.sum() / max(level.counts.sum(), 1)
+    return correlation_of_slopes(compared) if share > LEAST_SHARE else 0.0
 
 
 def _reversal(

@@ -207,6 +207,7 @@ def image_numbers(reg: Registration) -> Any:
             "after": images.relation.after,
             "chance": images.relation.chance,
             "mirrored": images.relation.is_mirrored,
+            "init_inverted": images.relation.is_inverted,
         },
         "draws": images.num_draws,
         "monte_carlo_error": images.monte_carlo_error,
