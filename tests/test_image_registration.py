@@ -1,6 +1,7 @@
 """Images that drive a registration: through the one door, to an ordinary record."""
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from kunita import image_checks, image_remarks
 from kunita.errors import ArgumentError, ImageError, InputError, LandmarkError
 from kunita.inference.sandwich import SandwichRatio
 from kunita.outputs import maps
+from kunita.outputs.summary import landmark_rows
 from kunita.outputs.transforms import inverse_transform
 from kunita.phantoms.textures import TextureOptions, texture_pair
 from kunita.prealignment.align import prealign
@@ -377,6 +379,48 @@ def test_a_landmark_that_contradicts_the_images_is_named(pair):
     assert sum("pulls the registration" in remark for remark in reg.warnings) == 1
 
 
+def test_landmarks_that_are_not_used_are_named_and_kept_in_the_record(pair):
+    moving = kunita.Landmarks(
+        np.array([[20.0, 20.0], [44.0, 24.0], [30.0, 46.0], [10.0, 50.0]]), list("abcd")
+    )
+    fixed = kunita.Landmarks(pair.truth(moving.points), list("abcx"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kunita.KunitaWarning)
+        reg = kunita.register(
+            moving,
+            fixed,
+            noise=np.array([0.3, np.inf, 0.3]),
+            moving_image=pair.moving,
+            fixed_image=pair.fixed,
+            kernel=KERNEL,
+            metric="ssd",
+            init=np.eye(3),
+        )
+    assert any("no partner and are not used: " in remark for remark in reg.warnings)
+    assert "left out (infinite noise): b" in reg.warnings
+    np.testing.assert_array_equal(reg.used, [True, False, True])
+    assert len(reg.moving) == 3
+    assert np.isinf(reg.noise[1]).any()
+    assert len(landmark_rows(reg).names) == 3
+
+
+def test_exact_landmarks_count_as_good_to_a_fiftieth_of_a_voxel(pair):
+    moving = np.array([[20.0, 20.0], [44.0, 24.0], [30.0, 46.0]])
+    given = {
+        "moving": moving,
+        "fixed": pair.truth(moving),
+        "moving_image": pair.moving,
+        "fixed_image": pair.fixed,
+        "kernel": KERNEL,
+        "metric": "ssd",
+        "init": np.eye(3),
+    }
+    with pytest.warns(kunita.KunitaWarning, match=r"good to 0\.02 pixel at best"):
+        exact = kunita.register(noise=1e-9, **given)
+    floored = kunita.register(noise=0.02, **given)
+    np.testing.assert_allclose(exact.posterior.move(moving), floored.posterior.move(moving))
+
+
 def test_what_a_landmark_does_not_know_does_not_pull(pair):
     moving = np.array([[20.0, 20.0], [44.0, 24.0], [30.0, 46.0]])
     fixed = pair.truth(moving)
@@ -462,6 +506,9 @@ def test_bad_input_is_refused_with_one_clear_line(pair):
     refused(pair, ArgumentError, "give both", length_scale=10.0)
     refused(pair, ArgumentError, "landmarks alone", robust=True)
     refused(pair, ArgumentError, "there are none", noise=1.0)
+    refused(pair, ArgumentError, "without a mirror", init=np.diag([-1.0, 1.0, 1.0]))
+    refused(pair, ArgumentError, "control points", length_scale=0.2, amplitude=0.1)
+    refused(pair, ArgumentError, "kernel: the prior has its own", prior=kunita.Prior(KERNEL, 1.0))
     with pytest.raises(ArgumentError, match="landmarks of both spaces, or moving_image"):
         kunita.register()
 
@@ -492,6 +539,21 @@ def test_the_mask_of_a_slice_lies_where_the_slice_lies(pair):
     assert image_checks.check_mask(kunita.Image(ones, place), image, "moving").shape == (64, 64)
     plane = kunita.Image(ones[..., 0], np.eye(3))
     assert image_checks.check_mask(plane, image, "moving").shape == (64, 64)
+
+
+@pytest.mark.parametrize(("offset", "unit"), [(1e7, 1.0), (0.0, 1e-30), (-3e9, 1e4)])
+def test_where_intensities_begin_and_their_unit_do_not_matter(reg, pair, offset, unit):
+    """In single precision the digits of the first and the squares of the second would be lost."""
+    moved = dataclasses.replace(
+        pair,
+        moving=kunita.Image(offset + unit * np.asarray(pair.moving.data, float), np.eye(3)),
+        fixed=kunita.Image(offset + unit * np.asarray(pair.fixed.data, float), np.eye(3)),
+    )
+    points = inner_points(20)
+    found = registered(moved).posterior.predict(points)
+    expected = reg.posterior.predict(points)
+    np.testing.assert_allclose(found.mean, expected.mean, atol=0.01)
+    np.testing.assert_allclose(found.covariance, expected.covariance, rtol=0.05)
 
 
 def test_truth_values_are_taken_for_zero_and_one():

@@ -1,5 +1,6 @@
 """Cubic splines on grids: what they reproduce, their gradients, and adjoints."""
 
+import numba
 import numpy as np
 import pytest
 from scipy import interpolate, ndimage
@@ -110,3 +111,17 @@ def test_a_matrix_for_each_point():
     vectors = rng.normal(size=(5, 2, 50)).astype(np.float32)
     found = splines.blockwise(matrices, vectors)
     np.testing.assert_allclose(found, np.einsum("abn,cbn->can", matrices, vectors), atol=1e-5)
+
+
+def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch):
+    """numba raises where it may write neither beside the source nor in the user's cache."""
+    compiler = numba.njit
+
+    def njit(*functions, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return compiler(*functions, **options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    double = splines.as_machine_code(lambda x: 2 * x)
+    assert double(3.0) == 6.0

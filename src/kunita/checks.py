@@ -297,6 +297,12 @@ class NoisyPairs:
         """(n, d, d) of both sides together, in fixed space, by the Jacobians of a map."""
         return noise_of_both_sides(self.fixed_noise, self.moving_noise, jacobians)
 
+    def among_all(self, values: np.ndarray, num_pairs: int, otherwise: float) -> np.ndarray:
+        """One entry per pair, those that are not used included."""
+        full = np.full((num_pairs, *values.shape[1:]), otherwise)
+        full[self.rows] = values
+        return full
+
     def with_noise(self, noise: np.ndarray) -> "NoisyPairs":
         """The same with this noise, (n, d, d), on the fixed side alone."""
         return dataclasses.replace(
@@ -530,18 +536,27 @@ def pairing_remarks(pairs: Pairs, marked: NoisyPairs, found: Suspicion) -> tuple
         marked: those that are used.
         found: the suspects among these.
     """
-    remarks = []
-    if pairs.unmatched:
-        count = len(pairs.unmatched)
-        some = _some_of(pairs.unmatched)
-        remarks.append(f"{count} landmarks have no partner and are not used: {some}")
-    used = set(marked.rows.tolist())
-    left_out = [label for row, label in enumerate(pairs.labels) if row not in used]
-    if left_out:
-        remarks.append(f"left out (infinite noise): {', '.join(left_out)}")
+    remarks = [*remarks_of_unused(pairs, marked)]
     remarks += _free_remarks(marked)
     remarks += _suspect_remarks(marked, found)
     return tuple(remarks)
+
+
+def remarks_of_unused(pairs: Pairs, marked: NoisyPairs) -> Iterator[str]:
+    """Which landmarks are not used, and why.
+
+    Args:
+        pairs: all of them.
+        marked: those that are used.
+    """
+    if pairs.unmatched:
+        count = len(pairs.unmatched)
+        some = _some_of(pairs.unmatched)
+        yield f"{count} landmarks have no partner and are not used: {some}"
+    used = set(marked.rows.tolist())
+    left_out = [label for row, label in enumerate(pairs.labels) if row not in used]
+    if left_out:
+        yield f"left out (infinite noise): {', '.join(left_out)}"
 
 
 def _free_remarks(marked: NoisyPairs) -> Iterator[str]:

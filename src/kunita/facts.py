@@ -13,7 +13,7 @@ import numpy as np
 from kunita import scores
 from kunita.checks import EstimationOptions
 from kunita.data.landmarks import known_distances
-from kunita.image_record import ImageRecord
+from kunita.image_record import BAD_MATCH, ImageRecord
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.leave_out import LeaveOneOut
 from kunita.inference.solve import Truncation
@@ -236,12 +236,22 @@ def _entries(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "left out", _left_out(facts.left_out)
     for line in facts.suspects or ():
         yield "suspects", line
-    yield "solver", _solver(facts.solver)
+    residual = "residual" if facts.images is None else "last move"
+    yield "solver", _solver(facts.solver, residual)
     if facts.truncation is not None:
         yield "low rank", _low_rank(facts.truncation)
     yield "evidence", _evidence(facts)
     for remark in facts.warnings:
         yield "warning", remark
+
+
+def mismatch_in_words(images: ImageRecord) -> str:
+    """Around how many voxels the noise is larger than usual."""
+    badly = 100 * images.share_noisier(BAD_MATCH)
+    return (
+        f"noise of twice the usual and more around {100 * images.mismatch:.0f} % of the compared "
+        f"voxels, of {BAD_MATCH} times around {badly:.0f} %"
+    )
 
 
 def _image_entries(images: ImageRecord) -> Iterator[tuple[str, str]]:
@@ -255,7 +265,7 @@ def _image_entries(images: ImageRecord) -> Iterator[tuple[str, str]]:
     if images.relation.is_mirrored:
         yield "mismatch", "one of the images seems to be mirrored: do not trust the registration"
     elif images.relation.is_found:
-        yield "mismatch", f"around {100 * images.mismatch:.0f} % of the compared voxels"
+        yield "mismatch", mismatch_in_words(images)
     else:
         yield "mismatch", "the images do not seem to be related: do not trust the registration"
     yield (
@@ -304,10 +314,10 @@ def _left_out(left_out: LeftOutFacts | None) -> str:
     )
 
 
-def _solver(solver: SolverFacts) -> str:
+def _solver(solver: SolverFacts, residual: str) -> str:
     state = "converged" if solver.converged else "NOT CONVERGED"
     return (
-        f"{state}, residual {solver.residual_mm:.1e} mm; {solver.num_iterations} iterations, "
+        f"{state}, {residual} {solver.residual_mm:.1e} mm; {solver.num_iterations} iterations, "
         f"{solver.num_time_steps} time steps, {solver.seconds:.2f} s"
     )
 

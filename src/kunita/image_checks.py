@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import ndimage
 
+from kunita.checks import check_prior
 from kunita.data.image import Grid, Image, as_plane
 from kunita.errors import ArgumentError, ImageError
 from kunita.inference import trend
@@ -35,14 +36,26 @@ LUMINANCE = np.array([0.299, 0.587, 0.114])
 LEAST_VOXELS = 8
 """Along each axis of an image that drives a registration."""
 
-FLAT = 1e-6
-"""An image whose intensities differ by less than this, relative to the typical one, is flat."""
+FLAT = 1e-10
+"""An image whose intensities differ by less than this, relative to the typical one, is flat; or by
+less than eight times what its numbers can tell."""
+
+FAR_FROM_ZERO = 100.0
+"""Intensities so many times farther from zero than they are from each other are centred."""
+
+SMALL = 1e-6
+LARGE = 1e6
+"""Intensities that differ by less or by more are brought to about one, since single precision must
+hold their squares."""
 
 LEAST_VOLUME = 1e-6
 """A matrix that shrinks volumes by more than this is no alignment."""
 
 MOST_SCALES = 2
 """Gaussians in a kernel."""
+
+MOST_NODES = 100_000
+"""Control points of a lattice; so many take some 10 GB and many minutes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,6 +145,7 @@ def check_image_setting(
     if not isinstance(images.quick, bool | np.bool_):
         raise ArgumentError(f"quick: expected True or False, found {images.quick!r}")
     if prior is not None:
+        check_prior(prior, {"kernel": kernel, "length_scale": length_scale, "amplitude": amplitude})
         kernel = prior.kernel
         align = align or prior.align
     return ImageSetting(
@@ -172,6 +186,17 @@ def _check_scales(
     return tuple((float(part.amplitude), float(part.length_scale)) for part in longest_first)
 
 
+def refuse_many_nodes(shortest: float, num_nodes: int, dimension: int, unit: str) -> None:
+    """Refuse a length scale that is too short for the size of the images."""
+    if num_nodes > MOST_NODES:
+        least = shortest * (num_nodes / MOST_NODES) ** (1 / dimension)
+        raise ArgumentError(
+            f"length_scale: {shortest:g} {unit} would take {num_nodes:,} control points in these "
+            f"images, more than the {MOST_NODES:,} that are allowed; give at least "
+            f"{least:.2g} {unit}, or mask the part that matters"
+        )
+
+
 def kernel_of(scales: tuple[tuple[float, float], ...]) -> AbstractKernel:
     """The kernel with these scales."""
     parts = [Gaussian(length_scale=length, amplitude=amplitude) for amplitude, length in scales]
@@ -197,6 +222,16 @@ def _check_init(init: Any) -> Any:
             f"{matrix.tolist()}"
         )
     return matrix
+
+
+def refuse_mirror(matrix: Float[Array, "d1 d1"]) -> None:
+    """Refuse an alignment that turns space inside out: no flow can turn it back."""
+    determinant = float(np.linalg.det(matrix))
+    if determinant < 0:
+        raise ArgumentError(
+            f"init: expected an alignment without a mirror, found one with the determinant "
+            f"{determinant:.3g}; check which of its axes is reversed"
+        )
 
 
 # ------------------------------------------------------------------------------------------ images
@@ -299,21 +334,71 @@ def _elsewhere(mask: Grid, image: Grid) -> str:
     return " elsewhere in space; that of the other image?" if mask.shape == image.shape else ""
 
 
-def image_side(image: Image, mask: np.ndarray | None, side: str) -> ImageSide:
-    """An image as it is compared: what is not finite does not count."""
-    data = np.asarray(image.data).astype(np.float32)
-    finite = np.isfinite(data)
+@dataclasses.dataclass(frozen=True)
+class IntensityScale:
+    """The typical intensity of an image, and how far others are from it.
+
+    Args:
+        typical: their median.
+        spread: the largest minus the smallest.
+    """
+
+    typical: float
+    spread: float
+
+    @property
+    def offset(self) -> float:
+        """What is subtracted before single precision loses digits; zero for most images."""
+        return self.typical if abs(self.typical) > FAR_FROM_ZERO * self.spread else 0.0
+
+    @property
+    def unit(self) -> float:
+        """What they are divided by, a power of two; one for most images."""
+        return 1.0 if SMALL < self.spread < LARGE else 2.0 ** round(np.log2(self.spread))
+
+
+def image_side(
+    image: Image, mask: np.ndarray | None, side: str, like: IntensityScale | None = None
+) -> ImageSide:
+    """An image as it is compared: what is not finite does not count.
+
+    Args:
+        image: with one number for each voxel.
+        mask: where it counts; None for everywhere.
+        side: "moving" or "fixed".
+        like: the scale of the image that it is compared with, which it shares; None for its own.
+    """
+    counts = what_counts(image, mask, side)
+    own = intensity_scale(image, counts, side)
+    scale = like or own
+    data = np.asarray(image.data)
+    if scale.offset != 0 or scale.unit != 1:
+        data = (data.astype(np.float64) - scale.offset) / scale.unit
+    filled = without_foreign(data.astype(np.float32), counts, image.grid.spacing)
+    return ImageSide(filled, image.affine, counts)
+
+
+def what_counts(image: Image, mask: np.ndarray | None, side: str) -> np.ndarray:
+    """The voxels of an image with a finite number in single precision, inside its mask."""
+    finite = np.isfinite(np.asarray(image.data).astype(np.float32))
     counts = finite if mask is None else finite & mask
     if not counts.any():
         raise ImageError(f"{side} image: none of its voxels is a finite number inside the mask")
-    typical = float(np.median(data[counts]))
-    spread = float(data[counts].max() - data[counts].min())
-    if spread <= FLAT * abs(typical):
+    return counts
+
+
+def intensity_scale(image: Image, counts: np.ndarray, side: str) -> IntensityScale:
+    """Of what counts of an image; a flat one is refused."""
+    data = np.asarray(image.data)[counts]
+    typical = float(np.median(data))
+    spread = float(data.max()) - float(data.min())
+    is_real = np.issubdtype(image.data.dtype, np.floating)
+    resolution = 8 * float(np.finfo(image.data.dtype).eps) if is_real else 0.0
+    if spread <= max(FLAT, resolution) * abs(typical):
         raise ImageError(
             f"{side} image: all its voxels have the same value, so there is nothing to register"
         )
-    filled = without_foreign(data, counts, image.grid.spacing)
-    return ImageSide(filled, image.affine, counts)
+    return IntensityScale(typical, spread)
 
 
 def without_foreign(

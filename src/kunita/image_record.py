@@ -8,6 +8,9 @@ from kunita.data.image import Grid, Image
 from kunita.inference.sandwich import SandwichRatio
 from kunita.observations.relation import Relation
 
+BAD_MATCH = 1.5
+"""Images match badly where the noise is so many times the usual one."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ImageRecord:
@@ -59,6 +62,11 @@ class ImageRecord:
     sandwich_ratio: SandwichRatio | None = None
     noise_widths: tuple[float, ...] | None = None
     background: float = 0.0
+
+    def share_noisier(self, factor: float) -> float:
+        """The share of the compared voxels around which the noise is so many times the usual."""
+        known = self.mismatch_map.data[np.isfinite(self.mismatch_map.data)]
+        return float(np.mean(known > factor)) if len(known) else 0.0
 
     @property
     def unit(self) -> str:

@@ -8,18 +8,17 @@ from kunita.checks import NoisyPairs
 from kunita.errors import Outcome
 from kunita.image_checks import ImageSetting
 from kunita.image_posterior import ImagePosterior
-from kunita.image_record import ImageRecord
+from kunita.image_record import BAD_MATCH, ImageRecord
 from kunita.inference.contradictions import left_out_marks
 from kunita.inference.image_fit import ImageTask
 from kunita.inference.trend import generators
 from kunita.observations.relation import LEAST_BEFORE, Relation
 from kunita.record import Registration
 
-BAD_MATCH = 1.5
 MUCH_BAD_MATCH = 0.06
 MUCH_MISMATCH = 0.03
-"""A warning is due where the local noise is this many times the usual one around more than this
-share of the compared voxels, or where more than the last share does not match at all. On textures
+"""A warning is due where the images match badly around more than this share of the compared voxels,
+or where more than the last share does not match at all. On textures
 that move by ten pixels and more (condition B of benchmarks/image_truth.py, seeds 100 to 249), all
 four fits that err by more than 0.5 px are warned of by these limits, and 7 of the 146 others; a
 lung has 0.03 of the former, brains of different people have 0.24 and more."""
@@ -99,8 +98,8 @@ def _first_look_remarks(setting: ImageSetting, images: ImageRecord) -> Iterator[
     yield (
         "this is a first look (quick): the finest level was left out unless it is the only one, "
         f"{prior}, and radii from {images.num_draws} draws have a Monte Carlo error of "
-        f"{100 * images.monte_carlo_error:.0f} %; its regions are too small: register without "
-        "quick before you rely on it"
+        f"{100 * images.monte_carlo_error:.0f} %; its regions are not calibrated: register "
+        "without quick before you rely on it"
     )
 
 
@@ -115,24 +114,25 @@ def remarks_of_fit(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
             "the residuals of the images are correlated by more than the fit allows for: as far as "
             f"they tell, the uncertainty is too small by a factor of {ratio.median:.1f}"
         )
-    badly = _share_of_bad_match(images)
+    badly = images.share_noisier(BAD_MATCH)
     if images.mismatch > MUCH_MISMATCH or badly > MUCH_BAD_MATCH:
         yield (
-            f"the images match badly or do not match around {100 * badly:.0f} % of the compared "
-            f"voxels, least of all around {_worst_place(images)} of the moving image: there the "
-            "registration may be wrong by more than its uncertainty says; look at the warped "
-            "image, mask what one image lacks, or give a few landmarks"
+            f"the images match badly (noise of {BAD_MATCH} times the usual and more) around "
+            f"{100 * badly:.0f} % of the compared voxels, worst around {_worst_place(images)} of "
+            "the moving image: there the registration may be wrong by more than its uncertainty "
+            "says; look at the warped image, mask what one image lacks, or give a few landmarks"
         )
 
 
 def _relation_remarks(relation: Relation) -> Iterator[str]:
     """Whether the images show the same, the same way round."""
     reversal = relation.reversal
-    if relation.is_inverted:
+    inversion = relation.inversion
+    if relation.is_inverted and inversion is not None:
         distrust = "" if relation.is_found else "; do not trust this registration"
         yield (
             "init seems to point the wrong way: before the flow the gradients of the images are "
-            f"correlated by {relation.before:.2f} with it, and by {relation.inverted:.2f} with its "
+            f"correlated by {inversion.before:.2f} with it, and by {inversion.after:.2f} with its "
             "inverse; a file is taken in the direction of forward_xfm, from fixed to moving "
             f"points, and a matrix from moving to fixed points{distrust}"
         )
@@ -146,7 +146,8 @@ def _relation_remarks(relation: Relation) -> Iterator[str]:
     elif not relation.is_found:
         yield (
             "the intensities of the two images do not seem to be related (gradients are correlated "
-            f"by {relation.before:.2f} before the flow, {relation.after:.2f} after it), "
+            f"by {relation.before:.2f} before the flow, {relation.after:.2f} after it, and by less "
+            f"than {relation.within:.2f} in a quarter of the parts), "
             f"{_likely_reason(relation)}: do not trust this registration, nor its uncertainty; "
             "register with landmarks instead"
         )
@@ -165,12 +166,6 @@ def _axes_in_words(axes: tuple[int, ...]) -> str:
     if len(names) == 3:
         return "all axes"
     return f"{' and '.join(names)} axis"
-
-
-def _share_of_bad_match(images: ImageRecord) -> float:
-    """The share of the compared voxels around which the noise is much larger than usual."""
-    known = images.mismatch_map.data[np.isfinite(images.mismatch_map.data)]
-    return float(np.mean(known > BAD_MATCH)) if len(known) else 0.0
 
 
 def _worst_place(images: ImageRecord) -> str:

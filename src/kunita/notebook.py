@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from kunita.facts import Facts, SolverFacts
+from kunita.facts import Facts, SolverFacts, mismatch_in_words
 from kunita.gaussians import GaussianPoints
 from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.path_space import AbstractRowSpace
@@ -247,8 +247,7 @@ def _image_rows(facts: Facts, uncertainty: Row) -> Iterator[Row]:
     images = facts.images
     assert images is not None
     yield uncertainty
-    share = f"around {100 * images.mismatch:.0f} % of the compared voxels"
-    yield Row("Mismatch", share, "there the registration may be wrong")
+    yield Row("Mismatch", mismatch_in_words(images), "there the registration may be wrong")
     overlap = f"{100 * images.overlap:.0f} % overlap"
     yield Row("Images", f"compared by {images.metric}, {overlap}")
     if facts.num_landmarks:

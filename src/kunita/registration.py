@@ -155,7 +155,7 @@ def _record(
         pairing=pairs.pairing,
         used=np.isin(np.arange(num_pairs), marked.rows),
         kernel=fit.kernel,
-        noise=_among_all(fitted.noise, marked, num_pairs, np.inf),
+        noise=marked.among_all(fitted.noise, num_pairs, np.inf),
         align=setting.align,
         model=setting.model,
         posterior=fitted.posterior,
@@ -168,16 +168,6 @@ def _record(
         seconds=0.0,
         chosen=fitted.estimate.parameters,
         robust=setting.robust,
-        weights=_among_all(fitted.weights, marked, num_pairs, 0.0),
+        weights=marked.among_all(fitted.weights, num_pairs, 0.0),
         truncation=fit.truncation,
     )
-
-
-def _among_all(
-    values: np.ndarray, marked: NoisyPairs, num_pairs: int, otherwise: float
-) -> np.ndarray:
-    """One entry per pair, those that are not used included."""
-    shape = (num_pairs, *values.shape[1:])
-    full = np.full(shape, otherwise)
-    full[marked.rows] = values
-    return full

@@ -37,7 +37,10 @@ def as_machine_code(function: Callable[..., Any]) -> Callable[..., Any]:
     What checks the types of arguments in tests wraps the function, and must be taken off first.
     """
     loop = inspect.unwrap(function)
-    return numba.njit(cache=True, nogil=True, fastmath=True)(loop)
+    try:
+        return numba.njit(cache=True, nogil=True, fastmath=True)(loop)
+    except RuntimeError:  # numba's word where it may write neither here nor in the user's cache
+        return numba.njit(nogil=True, fastmath=True)(loop)
 
 
 def basis(distances: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -65,6 +65,7 @@ def test_a_prior_is_learned_written_and_used(table, tmp_path):
     ("more", "words"),
     [
         (("--prior", "missing.json"), "missing.json"),
+        (("--prior", "SUMMARY"), "expected a prior, as `kunita tune` writes it"),
         (("--prior", "PRIOR", "--length-scale", "3"), "the prior has its own"),
         (("--prior", "PRIOR", "--kernel", "matern52"), "the prior has its own"),
     ],
@@ -72,8 +73,11 @@ def test_a_prior_is_learned_written_and_used(table, tmp_path):
 def test_a_prior_that_cannot_be_used_is_refused(table, tmp_path, more, words):
     prior = tmp_path / "prior.json"
     kunita.write_prior(prior, kunita.Prior(kunita.Gaussian(30.0, 3.0), 0.5))
+    summary = tmp_path / "summary.json"
+    summary.write_text(json.dumps({**json.loads(prior.read_text()), "residual_mm": 0.4}))
     sides = (table.parent / "moving0.csv", table.parent / "fixed0.csv")
-    more = [str(prior) if word == "PRIOR" else word for word in more]
+    places = {"PRIOR": str(prior), "SUMMARY": str(summary)}
+    more = [places.get(word, word) for word in more]
     ended = kunita_command(
         "register", *sides, "--out", tmp_path / "result", "--frame", "IMAGE", *more
     )

@@ -8,7 +8,7 @@ import SimpleITK as sitk
 
 import kunita
 from kunita.data.image import Image, as_plane
-from kunita.data.slices import axis_codes, refuse_displaced, refuse_turned
+from kunita.data.slices import axis_codes, on_slice, refuse_displaced, refuse_turned
 from kunita.errors import ImageError
 from kunita.io.image_files.itk_images import affine_of, as_array, as_itk
 
@@ -132,3 +132,28 @@ def test_an_oblique_slice_that_is_mirrored_is_refused():
             mirrored = straight.copy()
             mirrored[:3, :3] = turn[:, change] if change else turn @ np.diag([-1.0, 1.0, 1.0])
             assert not passes(Image(DATA, mirrored), Image(DATA, straight))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_volume_of_one_slice_is_a_plane_along_whichever_axis(axis):
+    values = np.arange(20.0).reshape(4, 5)
+    spacing = np.array([2.0, 3.0, 4.0])
+    volume = kunita.Image(np.expand_dims(values, axis), np.diag([*spacing, 1.0]))
+    plane = as_plane(volume)
+    np.testing.assert_array_equal(plane.data, values)
+    np.testing.assert_array_equal(plane.grid.spacing, np.delete(spacing, axis))
+    again = on_slice(plane, volume.grid)
+    np.testing.assert_array_equal(again.data, volume.data)
+    refuse_turned(volume, volume, "moving image", "fixed image")
+    turned = kunita.Image(np.flip(volume.data, (axis + 1) % 3), reversed_along(volume, axis))
+    with pytest.raises(ImageError, match="mirrored or turned"):
+        refuse_turned(turned, volume, "moving image", "fixed image")
+
+
+def reversed_along(volume, axis):
+    """The affine of the volume stored the other way round along the next axis."""
+    other = (axis + 1) % 3
+    affine = volume.affine.copy()
+    affine[:3, 3] += affine[:3, other] * (volume.grid.shape[other] - 1)
+    affine[:3, other] *= -1
+    return affine

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from kunita.observations.decimation import decimation_factor
 from smooth_fields import SHAPE, gradients, smoothed
@@ -56,6 +57,20 @@ def test_units_of_length_do_not_matter():
     mm = decimation_factor(residual, slopes, SHAPE, SPACING, 1.0)
     um = decimation_factor(residual, slopes, SHAPE, 1000 * SPACING, 1000.0)
     assert um == pytest.approx(mm, rel=1e-3)
+
+
+def test_thick_slices_do_not_cut_the_autocorrelation_short():
+    """Noise that is correlated over two voxels counts as much beside an axis of few thick ones."""
+    rng = np.random.default_rng(0)
+    residual = ndimage.gaussian_filter(rng.normal(size=(64, 64, 12)), (4, 4, 0))
+    slopes = ndimage.gaussian_filter(rng.normal(size=(64, 64, 12)), (6, 6, 0))
+    slopes = np.repeat((slopes / slopes.std()).reshape(-1, 1, 1), 3, axis=2)
+    thick = np.array([0.5, 0.5, 5.0])
+    scaled = (residual / residual.std()).reshape(-1, 1)
+    found = decimation_factor(scaled, slopes, (64, 64, 12), thick, 0.0)
+    # Of a Gaussian of width 4 the whole autocorrelation adds up to 4π·4², of slopes nearly as wide
+    # a good half of it counts.
+    assert 80 < found < 220
 
 
 def test_a_channel_that_is_another_one_moved_counts_once_too():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import special
 
 from kunita.observations.image_pair import ImagePair, ImageSide
 from kunita.observations.relation import LEAST_AFTER, LEAST_BEFORE, Arrivals, Relation, relation
@@ -61,6 +62,24 @@ def test_textures_with_nothing_in_common_are_not_related():
     found = related(texture(2 * (SIZE,), 0), texture(2 * (SIZE,), 2))
     assert abs(found.after) < 0.3
     assert not found.is_found
+
+
+def test_one_outline_with_nothing_in_common_inside_is_no_relation():
+    """A bright disc: its outline is most of what the gradients of both images have."""
+    size = 96
+    away = np.linalg.norm(np.indices((size, size)) - (size - 1) / 2, axis=0)
+    inside = special.expit(36 - away)
+    disc = lambda content: inside * (6 + content)
+    content = texture((size, size), 0)
+    fixed = disc(content)
+    for others in (-content, content[::-1], texture((size, size), 2)):
+        found = related(disc(others), fixed)
+        assert found.margin > 0
+        assert found.within < 0.5
+        assert not found.is_found
+    same = related(disc(content), fixed)
+    assert same.within > 0.9
+    assert same.is_found
 
 
 def test_only_what_counts_counts():

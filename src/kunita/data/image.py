@@ -161,16 +161,29 @@ def as_plane(image: Image) -> Image:
     """A volume of one slice as a plane: x right, y down, pixel index × spacing."""
     if not is_slice(image.grid):
         return image
-    return Image(image.data[:, :, 0], plane_of(image.grid).affine, image.channels)
+    data = np.take(image.data, 0, axis=slice_axis(image.grid))
+    return Image(data, plane_of(image.grid).affine, image.channels)
 
 
 def is_slice(grid: Grid) -> bool:
     """Whether a grid is a volume of one slice."""
-    return grid.dimension == 3 and grid.shape[2] == 1
+    return grid.dimension == 3 and 1 in grid.shape
+
+
+def slice_axis(grid: Grid) -> int:
+    """The axis along which a volume of one slice has one voxel; the last of them if several do."""
+    return 2 - grid.shape[::-1].index(1)
+
+
+def axes_in_plane(grid: Grid) -> list[int]:
+    """The two axes that a volume of one slice has as a plane."""
+    return [axis for axis in range(3) if axis != slice_axis(grid)]
 
 
 def plane_of(grid: Grid) -> Grid:
     """The plane that a volume of one slice is taken as; any other grid is what it was."""
     if not is_slice(grid):
         return grid
-    return Grid(grid.shape[:2], np.diag([*grid.spacing[:2], 1.0]))
+    first, second = axes_in_plane(grid)
+    shape = (grid.shape[first], grid.shape[second])
+    return Grid(shape, np.diag([grid.spacing[first], grid.spacing[second], 1.0]))

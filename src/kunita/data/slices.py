@@ -5,7 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from kunita.data.image import Grid, Image, as_grid, as_plane, is_slice, plane_of
+from kunita.data.image import (
+    Grid,
+    Image,
+    as_grid,
+    as_plane,
+    axes_in_plane,
+    is_slice,
+    plane_of,
+    slice_axis,
+)
 from kunita.errors import ArgumentError, ImageError
 
 LETTERS = ("RL", "AP", "SI")
@@ -65,7 +74,7 @@ def on_slice(image: Image, place: Grid | None) -> Image:
     """
     if place is None or image.grid.dimension == 3 or not is_slice(place):
         return image
-    return Image(np.expand_dims(image.data, 2), place.affine, image.channels)
+    return Image(np.expand_dims(image.data, slice_axis(place)), place.affine, image.channels)
 
 
 def axis_codes(grid: Grid) -> str:
@@ -89,16 +98,16 @@ def refuse_turned(image: Any, other: Any, name: str, other_name: str) -> None:
     if slices is None:
         return
     grid, goal = slices
-    found = axis_codes(grid)
-    wanted = axis_codes(goal)
+    found = _codes_in_plane(grid)
+    wanted = _codes_in_plane(goal)
     cosines = _cosines(grid, goal)
-    is_alike = found[:2] == wanted[:2] or np.all(np.diag(cosines) > ALIKE)
+    is_alike = found == wanted or np.all(np.diag(cosines) > ALIKE)
     if is_alike and np.linalg.det(cosines) > 0:
         return
     raise ImageError(
         f"{name}: expected a slice that is stored as the {other_name} is, whose axes point to "
         f"{_described(wanted)}, found one whose axes point to {_described(found)}: as planes one "
-        f"of them would be mirrored or turned; {_cure(found, wanted)}"
+        f"of them would be mirrored or turned; {_cure(found, wanted, axis_codes(goal))}"
     )
 
 
@@ -115,9 +124,10 @@ def refuse_displaced(image: Any, other: Any, name: str, other_name: str) -> None
     if slices is None:
         return
     grid, goal = slices
-    steps = goal.directions[:, :2]
+    steps = _directions_in_plane(goal)
     beside = (grid.origin - goal.origin) @ steps
-    if np.any(np.abs(beside) >= np.maximum(grid.spacing, goal.spacing)[:2]):
+    voxels = np.maximum(plane_of(grid).spacing, plane_of(goal).spacing)
+    if np.any(np.abs(beside) >= voxels):
         raise ImageError(
             f"{name}: expected a slice that begins where the {other_name} begins, found one "
             f"{beside[0]:.3g} and {beside[1]:.3g} mm beside it along its axes: as planes both "
@@ -134,19 +144,36 @@ def _both_slices(image: Any, other: Any) -> tuple[Grid, Grid] | None:
 
 def _cosines(grid: Grid, other: Grid) -> np.ndarray:
     """Between the two axes of either slice; the determinant is negative where one is mirrored."""
-    return grid.directions[:, :2].T @ other.directions[:, :2]
+    return _directions_in_plane(grid).T @ _directions_in_plane(other)
+
+
+def _directions_in_plane(grid: Grid) -> np.ndarray:
+    """(3, 2) of a slice's own two axes."""
+    return grid.directions[:, axes_in_plane(grid)]
+
+
+def _codes_in_plane(grid: Grid) -> str:
+    """Where a slice's own two axes mostly point, such as RA."""
+    codes = axis_codes(grid)
+    return "".join(codes[axis] for axis in axes_in_plane(grid))
 
 
 def _described(codes: str) -> str:
     """The directions of a slice's own two axes."""
-    return f"the {DIRECTIONS[codes[0]]} and the {DIRECTIONS[codes[1]]} ({codes[:2]})"
+    return f"the {DIRECTIONS[codes[0]]} and the {DIRECTIONS[codes[1]]} ({codes})"
 
 
-def _cure(found: str, wanted: str) -> str:
-    if len(_worlds(wanted)) < 3:  # oblique: no letters say how it is stored
+def _cure(found: str, wanted: str, whole: str) -> str:
+    """What to do.
+
+    Args:
+        found, wanted: where the two axes of either slice point.
+        whole: where all three axes of the slice point that is wanted.
+    """
+    if len(_worlds(whole)) < 3:  # oblique: no letters say how it is stored
         return "resample one on the grid of the other"
-    if _worlds(found[:2]) == _worlds(wanted[:2]):
-        return f"store both alike, for example by SimpleITK.DICOMOrient(image, {wanted!r})"
+    if _worlds(found) == _worlds(wanted):
+        return f"store both alike, for example by SimpleITK.DICOMOrient(image, {whole!r})"
     return "they lie in different planes of the body; give two slices of the same plane"
 
 

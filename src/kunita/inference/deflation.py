@@ -63,7 +63,8 @@ class Deflation:
     ) -> "Deflation | None":
         """The coarse space of nodes so far apart, of those that images say something of.
 
-        Of the others the prior decides, and conjugate gradients need no help. None without any.
+        Of the others the prior decides, and conjugate gradients need no help. Landmarks are in it,
+        too: exact ones are what conjugate gradients find last. None without any.
 
         Args:
             system: Λ and M.
@@ -78,7 +79,8 @@ class Deflation:
         while np.sum(is_informed[chosen]) * system.shape[0] > most:
             distance *= WIDER
             chosen = lattice.subset(distance)
-        informed = chosen[is_informed[chosen]]
+        landmarks = np.arange(lattice.num_nodes, system.shape[1])[: most // system.shape[0]]
+        informed = np.concatenate([chosen[is_informed[chosen]], landmarks])
         return cls.of(system, informed) if len(informed) else None
 
     def coefficients(self, projections: Float[Array, "c k"]) -> Float[Array, "c k"]:

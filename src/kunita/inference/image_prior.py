@@ -34,7 +34,7 @@ from kunita.inference.image_fit import (
     fit_images,
     whitened,
 )
-from kunita.inference.image_search import ImageProblem, LevelSearch
+from kunita.inference.image_search import ImageProblem, LevelSearch, Listener
 from kunita.jaxrun.doors import Array
 from kunita.observations.image_pair import ImagePair
 from kunita.observations.intensities import IntensityLevel
@@ -81,20 +81,25 @@ def default_scales(pair: ImagePair) -> Scales:
     return ((STEEP * long, long), (STEEP * short, short))
 
 
-def choose_scales(task: ImageTask, options: ImageFitOptions) -> Scales:
+def rough_options(options: ImageFitOptions) -> ImageFitOptions:
+    """How the flexible fit is made: without the finest level."""
+    return dataclasses.replace(options, levels=_rough_levels(options.levels))
+
+
+def choose_scales(task: ImageTask, rough: ImageFitOptions, listener: Listener) -> Scales:
     """Two scales, or in planes one if a second does not add enough to the evidence.
 
     Args:
         task: the images.
-        options: of the fit; the finest level is left out of the flexible one.
+        rough: how the flexible fit is made.
+        listener: is told of every step of it.
     """
     pair = task.pair
     scales = default_scales(pair)
-    rough = dataclasses.replace(options, levels=_rough_levels(options.levels))
-    fit = _whitened(fit_images(task, scales, rough, lambda line: None))
+    fit = _whitened(fit_images(task, scales, rough, listener))
     spacing = rough.node_spacing * scales[-1][1]
     joint = JointEvidence(tuple(_blocks(task, fit, rough.levels[-1], spacing))).log_evidence
-    limits = _limits(pair, options.node_spacing)
+    limits = _limits(pair, rough.node_spacing)
     search = EvidenceOptions()
     best, of_best = best_scales(joint, scales, limits, search)
     if pair.moving.dimension == 2:

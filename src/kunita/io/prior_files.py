@@ -18,6 +18,9 @@ from kunita.prior import Prior
 
 FORMAT = "kunita prior"
 
+OF_SUMMARIES = "residual_mm"
+"""A key that summaries of registrations have, and no prior."""
+
 
 def write_prior(path: str | os.PathLike, prior: Prior, *, overwrite: bool = False) -> None:
     """Write a prior; lengths are standard deviations and scales in mm."""
@@ -52,6 +55,11 @@ def read_prior(path: str | os.PathLike) -> Prior:
         raise FileError(f"{path}: not a prior that could be read ({error})") from error
     if not isinstance(document, dict) or "kernel" not in document:
         raise FileError.at(path, None, "a prior, an object with a 'kernel'", str(document))
+    if document.get("format", FORMAT) != FORMAT or OF_SUMMARIES in document:
+        raise FileError(
+            f"{path}: expected a prior, as `kunita tune` writes it, found another kind of file, "
+            "such as the summary of a registration"
+        )
     try:
         return Prior(
             _kernel(document["kernel"]),

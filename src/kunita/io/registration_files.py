@@ -47,6 +47,7 @@ KINDS: tuple[type, ...] = (
     lattice.LatticeAxis,
     lattice.CellInformation,
     relation.Relation,
+    relation.Inversion,
     mirrors.Reversal,
     lattice_posterior.Draws,
     sandwich.SandwichRatio,

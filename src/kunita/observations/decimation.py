@@ -108,11 +108,13 @@ class _Lags:
         shape: of the voxels.
         padded: so that lags of a quarter of it do not wrap around.
         distances: of every lag, mm.
+        shortest: edge of the image, mm.
     """
 
     shape: tuple[int, ...]
     padded: tuple[int, ...]
     distances: np.ndarray
+    shortest: float
 
     @classmethod
     def of(cls, shape: tuple[int, ...], spacing: np.ndarray) -> "_Lags":
@@ -123,7 +125,8 @@ class _Lags:
             along = [1] * len(padded)
             along[axis] = count
             squared = squared + (lag.reshape(along) ** 2).astype(np.float32)
-        return cls(shape, padded, np.sqrt(squared))
+        shortest = float(np.min(np.array(shape) * spacing))
+        return cls(shape, padded, np.sqrt(squared), shortest)
 
     def transform(self, values: Float[Array, " k"]) -> Spectrum:
         return scipy.fft.rfftn(values.reshape(self.shape), self.padded)
@@ -180,7 +183,7 @@ class _Lags:
         """The distance at which the radial mean of the channels' own correlations falls below."""
         own = np.mean([rho[c, c] for c in range(len(rho))], axis=0)
         finest = float(np.min(self.distances[self.distances > 0]))
-        longest = max(4.0, min(self.shape) / 8)
+        longest = max(4.0, self.shortest / finest / 8)
         bins = np.rint(self.distances / finest).astype(int).ravel()
         sums = np.bincount(bins, own.ravel())
         counts = np.bincount(bins)

@@ -52,9 +52,14 @@ class Reversal:
 
     @property
     def is_far_better(self) -> bool:
-        least_gain = max(FAR_BETTER, BETTER_BY_CHANCE * self.chance)
-        least = max(LEAST, LARGE_BY_CHANCE * self.chance)
-        return self.after > max(least, self.before + least_gain)
+        return is_far_better(self.before, self.after, self.chance)
+
+
+def is_far_better(before: float, after: float, chance: float) -> bool:
+    """Whether a correlation is large, and larger than another by more than chance."""
+    least_gain = max(FAR_BETTER, BETTER_BY_CHANCE * chance)
+    least = max(LEAST, LARGE_BY_CHANCE * chance)
+    return after > max(least, before + least_gain)
 
 
 def best_reversal(
@@ -70,8 +75,8 @@ def best_reversal(
     d = len(linear)
     to_space = linear @ level.view.lattice.affine[:d, :d]
     shape = level.view.shape
-    fixed = _evened(compared.fixed_slopes, compared.counts)
-    moving = _evened(compared.moving_slopes, compared.counts)
+    fixed = evened(compared.fixed_slopes, compared.counts)
+    moving = evened(compared.moving_slopes, compared.counts)
     before = _best_correlation(moving, fixed, shape)
     found = {}
     for axes in _choices(len(shape)):
@@ -81,7 +86,7 @@ def best_reversal(
     return Reversal(best, before, found[best])
 
 
-def _evened(slopes: Float[Array, "k c d"], counts: Float[Array, " k"]) -> Float[Array, "k c d"]:
+def evened(slopes: Float[Array, "k c d"], counts: Float[Array, " k"]) -> Float[Array, "k c d"]:
     """g/√(|g|² + e²), e the typical size of a gradient: outlines count no more than what is inside.
 
     The outline of a section on a white slide is strong, and much the same on both sides.

@@ -205,6 +205,7 @@ def image_numbers(reg: Registration) -> Any:
             "found": images.relation.is_found,
             "before": images.relation.before,
             "after": images.relation.after,
+            "within": images.relation.within,
             "chance": images.relation.chance,
             "mirrored": images.relation.is_mirrored,
             "init_inverted": images.relation.is_inverted,

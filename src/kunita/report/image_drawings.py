@@ -88,12 +88,10 @@ def _slices(rows: LandmarkRows, found: Maps, layers: Layers) -> Drawing:
 
 
 def _history(reg: Registration) -> Drawing:
-    alt = (
-        f"energy and largest step over {reg.iterations} iterations; "
-        f"the last step was {reg.gap_mm:.1e} mm"
-    )
+    alt = f"energy and step over {reg.iterations} iterations; the last step was {reg.gap_mm:.1e} mm"
     caption = (
-        "The step is how far a place moved, at most, from one iteration to the next. Levels go from "
+        "The step is the root mean square of how far places moved from one iteration to the next, as far "
+        "as the images see it. Levels go from "
         "smooth images to sharp ones. The energy is in units of the noise, which is estimated anew "
         "at every step: it need not fall."
     )

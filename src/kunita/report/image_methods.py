@@ -48,6 +48,8 @@ def _start(document: Any) -> str:
     """Where the alignment started."""
     images = document["registered_images"]
     share = f"{100 * images['overlap']:.0f} % of the moving image lay inside the fixed one"
+    if not images["starts"] and document["align"] == "none":
+        return f"No alignment was searched: {share}."
     if not images["starts"]:
         return f"The search started from a transform that was given, after which {share}."
     return (

@@ -163,7 +163,7 @@ def _exactness(error_mm: float, radius_mm: float) -> str:
     """How good the numbers of a click are, beside what is uncertain anyway."""
     if not error_mm <= NOT_EXACT * radius_mm:
         size = f"{error_mm:.2g} mm" if error_mm < 1 else "a millimetre and more"
-        return f"The deformation is too violent for this page: numbers of a click err by up to {size}, in places."
+        return f"Numbers of a click are interpolated, and err by up to {size} in places."
     return (
         f"Numbers of a click are within {error_mm:.1g} mm of the posterior, where that was checked."
     )

@@ -303,7 +303,10 @@ def _image_parameters(images: Any) -> Iterator[tuple[str, str]]:
     if ratio:
         spread = f"{ratio['low']:.2f} to {ratio['high']:.2f} at nine of ten places"
         yield "sandwich over claimed deviations", f"{ratio['median']:.2f} (median), {spread}"
-    yield "mismatch", f"around {100 * images['mismatch']:.1f} % of the compared voxels"
+    yield (
+        "mismatch",
+        f"noise of twice the usual and more around {100 * images['mismatch']:.1f} % of the compared voxels",
+    )
     error = f"{100 * images['monte_carlo_error']:.1f} %"
     yield "draws from the posterior", f"{images['draws']}; Monte Carlo error of a radius {error}"
 
