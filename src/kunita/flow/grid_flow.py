@@ -246,8 +246,9 @@ class FlowCovariance:
     def by_gauss(cls, grid: VelocityGrid, carried: CarriedPoints) -> "FlowCovariance":
         """At the two instants of Gauss and Legendre, which are as exact as three of Simpson.
 
-        The covariance differs by about 0.1 per cent, and a product takes less than half of the
-        time.
+        A product takes less than half of the time. Against twelve instants, variances of the flow
+        of textures that move by 6 pixels differ by 1 % at most; of two that move by 10 (condition B
+        of benchmarks/image_truth.py) by 0.5 % in the median, and by up to 4.
         """
         instants = np.linspace(0.0, 1.0, len(carried.positions))
         inner = 0.5 + np.array([-0.5, 0.5]) / np.sqrt(3)
