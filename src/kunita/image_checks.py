@@ -189,7 +189,7 @@ def _check_scales(
 def refuse_many_nodes(shortest: float, num_nodes: int, dimension: int, unit: str) -> None:
     """Refuse a length scale that is too short for the size of the images."""
     if num_nodes > MOST_NODES:
-        least = shortest * (num_nodes / MOST_NODES) ** (1 / dimension)
+        least = 1.05 * shortest * (num_nodes / MOST_NODES) ** (1 / dimension)
         raise ArgumentError(
             f"length_scale: {shortest:g} {unit} would take {num_nodes:,} control points in these "
             f"images, more than the {MOST_NODES:,} that are allowed; give at least "

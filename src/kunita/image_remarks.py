@@ -117,10 +117,11 @@ def remarks_of_fit(outcome: Outcome, images: ImageRecord) -> Iterator[str]:
     badly = images.share_noisier(BAD_MATCH)
     if images.mismatch > MUCH_MISMATCH or badly > MUCH_BAD_MATCH:
         yield (
-            f"the images match badly or do not match, with noise of {BAD_MATCH} times the usual and "
-            f"more, around {100 * badly:.0f} % of the compared voxels, worst around {_worst_place(images)} of "
-            "the moving image: there the registration may be wrong by more than its uncertainty "
-            "says; look at the warped image, mask what one image lacks, or give a few landmarks"
+            f"the images match badly or do not match, with noise of {BAD_MATCH} times the usual "
+            f"and more, around {100 * badly:.0f} % of the compared voxels, worst around "
+            f"{_worst_place(images)} of the moving image: there the registration may be wrong by "
+            "more than its uncertainty says; look at the warped image, mask what one image lacks, "
+            "or give a few landmarks"
         )
 
 
