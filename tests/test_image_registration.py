@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 
+import jax
 import numpy as np
 import pytest
 from scipy import ndimage
@@ -285,6 +286,16 @@ def test_samples_have_the_covariance_that_is_predicted(reg):
     deviations = drawn - expected.mean
     sd = np.sqrt(np.mean(deviations**2, axis=(0, 2)))
     np.testing.assert_allclose(sd, expected.std, rtol=0.06)
+
+
+def test_draws_take_the_same_keys_as_those_of_landmarks(reg):
+    points = inner_points(2)
+    for key in (-1, jax.random.key(7)):
+        first = reg.posterior.sample(points, 3, key=key)
+        np.testing.assert_array_equal(reg.posterior.sample(points, 3, key=key), first)
+        assert not np.array_equal(reg.posterior.sample(points, 3, key=0), first)
+    with pytest.raises(ArgumentError, match="integer seed"):
+        reg.posterior.sample(points, 3, key="seven")
 
 
 def test_saved_and_loaded_it_answers_the_same_without_images(reg, tmp_path):

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from kunita.errors import ArgumentError, LandmarkError
 from kunita.evaluation import Preimage
-from kunita.flow import grid_flow
+from kunita.flow import grid_flow, simulate
 from kunita.flow.grid_flow import CarriedPoints, FlowCovariance
 from kunita.flow.velocity_grid import VelocityGrid
 from kunita.gaussians import GaussianPoints
@@ -231,7 +231,7 @@ class ImagePosterior:
             raise ArgumentError(f"kind: expected 'gaussian', found {kind!r}")
         count = as_count(num_samples, "num_samples")
         x = self._check(points)
-        drawn = self.lattice.draws(count, int(key))
+        drawn = self.lattice.draws(count, simulate.as_seed(key))
         return np.concatenate(
             [at.carried.arrived + drawn.at(at) + self.origin for at in self._covaried(x)], axis=1
         )

@@ -28,6 +28,14 @@ def as_key(key: Any) -> Key[jax.Array, ""]:
     )
 
 
+def as_seed(key: Any) -> int:
+    """Make a seed of NumPy's of a seed or of a random key of JAX."""
+    if isinstance(key, int | np.integer) and key >= 0:
+        return int(key)
+    words = np.asarray(jax.random.key_data(as_key(key)))
+    return int.from_bytes(words.tobytes(), "little")
+
+
 def is_key(value: Any) -> bool:
     """Whether this is a typed random key of JAX."""
     if not isinstance(value, jax.Array):
