@@ -519,7 +519,8 @@ def test_bad_input_is_refused_with_one_clear_line(pair):
     refused(pair, ArgumentError, "there are none", noise=1.0)
     refused(pair, ArgumentError, "without a mirror", init=np.diag([-1.0, 1.0, 1.0]))
     refused(pair, ArgumentError, "control points", length_scale=0.2, amplitude=0.1)
-    refused(pair, ArgumentError, "kernel: the prior has its own", prior=kunita.Prior(KERNEL, 1.0))
+    prior = kunita.Prior(KERNEL, 1.0)
+    refused(pair, ArgumentError, "kernel: the prior has its own", kernel=KERNEL, prior=prior)
     with pytest.raises(ArgumentError, match="landmarks of both spaces, or moving_image"):
         kunita.register()
 
