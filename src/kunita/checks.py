@@ -219,6 +219,10 @@ def with_prior_noise(pairs: Pairs, prior: Prior | None, noise: ArrayLike | None)
     )
 
 
+ROUNDING = 1e-6
+"""What a variance may lack because of rounding, relative to it."""
+
+
 class NoiseSource(enum.Enum):
     """Where the noise of landmarks is known from."""
 
@@ -297,9 +301,26 @@ class NoisyPairs:
         """(n, d, d) of both sides together, in fixed space, by the Jacobians of a map."""
         return noise_of_both_sides(self.fixed_noise, self.moving_noise, jacobians)
 
+    def lacking_noise(self, least: float) -> np.ndarray:
+        """(n,) the variance that each lacks to have this standard deviation in all directions."""
+        noise = self.fixed_noise + self.moving_noise
+        smallest = np.linalg.eigvalsh(noise)[:, 0]
+        wanted = least**2
+        lacking = wanted - smallest
+        is_lacking = lacking > ROUNDING * wanted
+        return np.where(is_lacking, lacking, 0.0)
+
+    def with_more_noise(self, variances: np.ndarray) -> "NoisyPairs":
+        """The same with these variances, (n,), added to the fixed side in all directions."""
+        every_direction = np.eye(self.pairs.fixed.dimension)
+        added = variances[:, None, None] * every_direction
+        whole = self.fixed_noise + added
+        return dataclasses.replace(self, fixed_noise=whole)
+
     def among_all(self, values: np.ndarray, num_pairs: int, otherwise: float) -> np.ndarray:
         """One entry per pair, those that are not used included."""
-        full = np.full((num_pairs, *values.shape[1:]), otherwise)
+        shape = (num_pairs, *values.shape[1:])
+        full = np.full(shape, otherwise)
         full[self.rows] = values
         return full
 

@@ -65,8 +65,11 @@ class ImageRecord:
 
     def share_noisier(self, factor: float) -> float:
         """The share of the compared voxels around which the noise is so many times the usual."""
-        known = self.mismatch_map.data[np.isfinite(self.mismatch_map.data)]
-        return float(np.mean(known > factor)) if len(known) else 0.0
+        ratios = self.mismatch_map.data
+        known = ratios[np.isfinite(ratios)]
+        if not len(known):
+            return 0.0
+        return float(np.mean(known > factor))
 
     @property
     def unit(self) -> str:

@@ -72,9 +72,6 @@ LEAST_MARK_NOISE = 0.02
 of some voxels, the search does not converge: with 0.003 pixels four true landmarks ruined a fit
 that moved by 5."""
 
-ROUNDING = 1e-6
-"""What a variance may lack because of rounding, relative to it."""
-
 LEAST_INFORMATION = 0.01
 """Images say something of a node if they lower its variance by at least this share."""
 
@@ -171,7 +168,7 @@ def register_with_images(
     """
     setting = image_checks.check_image_setting(images, prior=prior, **asked)
     sides = check_sides(images)
-    marks = _check_marks(moving, fixed, noise, setting, prior)
+    marks = _with_least_noise(_check_marks(moving, fixed, noise, setting, prior), sides)
     with jax.enable_x64(True):
         reg = register_images(sides, setting, marks, listener)
     for remark in reg.warnings:
@@ -220,9 +217,7 @@ def register_images(
     listener(ALIGNING, 0.0)
     start = _start(sides, setting)
     overlap = _checked_overlap(sides, start)
-    marks = _with_least_noise(marks, sides)
-    marked = None if marks is None else marks.used
-    task = _task(sides, setting, start.matrix, marked)
+    task = _task(sides, setting, start.matrix, None if marks is None else marks.used)
     scales = _scales(task, setting, listener)
     fit = _fit(task, scales, setting, listener)
     noise = _final_noise(fit)
@@ -233,10 +228,22 @@ def register_images(
     sandwich = _sandwich_ratio(fit, noise, claimed, posterior.draws)
     images = _image_record(compared, fit, noise, posterior, _relation(task, fit, start), sandwich)
     reg = _record(task, fit, noise, posterior, setting, marks)
-    of_marks = () if marks is None else marks.remarks
-    remarks = (*of_marks, *all_remarks(task, setting, reg, images, marked))
+    remarks = _remarks(task, setting, reg, images, marks)
     seconds = time.perf_counter() - began
     return dataclasses.replace(reg, images=images, warnings=remarks, seconds=seconds)
+
+
+def _remarks(
+    task: ImageTask,
+    setting: ImageSetting,
+    reg: Registration,
+    images: ImageRecord,
+    marks: GivenMarks | None,
+) -> tuple[str, ...]:
+    """What is to be said of the landmarks before the fit, and of the fit."""
+    if marks is None:
+        return tuple(all_remarks(task, setting, reg, images, None))
+    return (*marks.remarks, *all_remarks(task, setting, reg, images, marks.used))
 
 
 def _checked_overlap(sides: Sides, start: Prealignment) -> float:
@@ -390,18 +397,15 @@ def _with_least_noise(marks: GivenMarks | None, sides: Sides) -> GivenMarks | No
         return None
     pair = (sides.moving_side, sides.fixed_side)
     least = LEAST_MARK_NOISE * max(float(side.spacing.min()) for side in pair)
-    noise = marks.used.fixed_noise + marks.used.moving_noise
-    lacking = least**2 - np.linalg.eigvalsh(noise)[:, 0]
-    is_lacking = lacking > ROUNDING * least**2
-    if not is_lacking.any():
+    lacking = marks.used.lacking_noise(least)
+    if not lacking.any():
         return marks
     unit = image_record.unit_of(sides.moving.affine, sides.fixed.affine)
     remark = (
         f"landmarks beside images count as good to {least:.2g} {unit} at best, a fiftieth of a "
-        f"voxel: {is_lacking.sum()} of {len(marks.used)} have less noise"
+        f"voxel: {np.count_nonzero(lacking)} of {len(lacking)} have less noise"
     )
-    added = np.maximum(lacking, 0)[:, None, None] * np.eye(sides.dimension)
-    used = dataclasses.replace(marks.used, fixed_noise=marks.used.fixed_noise + added)
+    used = marks.used.with_more_noise(lacking)
     return dataclasses.replace(marks, used=used, remarks=(*marks.remarks, remark))
 
 

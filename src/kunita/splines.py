@@ -16,7 +16,6 @@ from typing import Any
 
 import numba
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float
 
 from kunita.jaxrun.doors import Array
@@ -85,17 +84,50 @@ def slopes_at_nodes(values: Float[Array, "..."], axis: int) -> Float[Array, "...
     texture is steeper than these say. It solves s₋₁ + 4s₀ + s₁ = 3(f₁ − f₋₁), and at an end
     2s₀ + s₁ = 3(f₁ − f₀).
     """
+    # The loop runs along rows in memory, of which the last axis has none.
     front = np.moveaxis(values, axis, 0)
-    differences = 3 * np.diff(front, axis=0)
-    sides = np.zeros_like(front)
-    sides[:-1] += differences
-    sides[1:] += differences
-    bands = np.ones((2, len(front)), values.dtype)
-    bands[1] = 4
-    bands[1, [0, -1]] = 2
-    columns = sides.reshape(len(front), -1)
-    slopes = scipy.linalg.solveh_banded(bands, columns, overwrite_b=True, check_finite=False)
+    lines = np.ascontiguousarray(front).reshape(len(front), -1)
+    slopes = np.empty_like(lines)
+    _solve_slopes(lines, _eliminated(len(front)).astype(values.dtype), slopes)
     return np.moveaxis(slopes.reshape(front.shape), 0, axis)
+
+
+def _eliminated(count: int) -> Float[Array, " n"]:
+    """What multiplies each row of that system when the one before is subtracted from it."""
+    diagonal = np.full(count, 4.0)
+    diagonal[[0, -1]] = 2.0
+    factors = 1 / diagonal
+    for row in range(1, count):
+        factors[row] = 1 / (diagonal[row] - factors[row - 1])
+    return factors
+
+
+@as_machine_code
+def _solve_slopes(f, factors, slopes):  # type: ignore[no-untyped-def]
+    """The loop of `slopes_at_nodes`: down the rows, and up again."""
+    last = len(f) - 1
+    for row in range(len(f)):
+        before = max(row - 1, 0)
+        behind = min(row + 1, last)
+        _subtract(f[behind], f[before], 3.0 * factors[row], slopes[row])
+    for row in range(1, len(f)):
+        _take_off(slopes[row - 1], factors[row], slopes[row])
+    for row in range(last - 1, -1, -1):
+        _take_off(slopes[row + 1], factors[row], slopes[row])
+
+
+@as_machine_code
+def _subtract(first, second, factor, product):  # type: ignore[no-untyped-def]
+    """(a − b) times a factor."""
+    for k in range(product.shape[0]):
+        product[k] = factor * (first[k] - second[k])
+
+
+@as_machine_code
+def _take_off(other, factor, values):  # type: ignore[no-untyped-def]
+    """Another row times a factor, from a row."""
+    for k in range(values.shape[0]):
+        values[k] -= factor * other[k]
 
 
 def separable(matrices: list[np.ndarray], values: Float[Array, "q ..."]) -> Float[Array, "q ..."]:

@@ -129,16 +129,19 @@ def test_a_start_that_is_nearly_right_saves_steps_and_changes_nothing(made, dist
 def test_the_coarse_space_has_only_nodes_that_images_inform(made):
     lattice = made.model.information.cells.lattice
     everywhere = Deflation.at_informed(made.model.system, 32.0)
-    np.testing.assert_array_equal(everywhere.sites, lattice.subset(32.0))
+    marks = np.arange(lattice.num_nodes, made.model.system.shape[1])
+    np.testing.assert_array_equal(everywhere.sites, [*lattice.subset(32.0), *marks])
     cells = np.array(made.model.information.cells.cells)
     half = cells.reshape(2, 2, *(len(axis.cells) for axis in lattice.axes))
     half[:, :, : half.shape[2] // 2] = 0
     seen = SiteInformation(CellInformation(lattice, cells), made.model.information.marks)
     some = Deflation.at_informed(LatticeSystem(made.model.flow, seen), 32.0)
     assert 0 < len(some.sites) < len(everywhere.sites)
-    assert lattice.nodes[some.sites, 0].min() > 10
+    of_nodes = some.sites[some.sites < lattice.num_nodes]
+    assert lattice.nodes[of_nodes, 0].min() > 10
     blank = SiteInformation(CellInformation(lattice, 0 * cells), made.model.information.marks)
-    assert Deflation.at_informed(LatticeSystem(made.model.flow, blank), 32.0) is None
+    alone = Deflation.at_informed(LatticeSystem(made.model.flow, blank), 32.0)
+    np.testing.assert_array_equal(alone.sites, marks)
 
 
 def test_a_coarse_space_does_not_grow_without_end(made):

@@ -161,8 +161,10 @@ def as_plane(image: Image) -> Image:
     """A volume of one slice as a plane: x right, y down, pixel index × spacing."""
     if not is_slice(image.grid):
         return image
-    data = np.take(image.data, 0, axis=slice_axis(image.grid))
-    return Image(data, plane_of(image.grid).affine, image.channels)
+    thin = slice_axis(image.grid)
+    data = np.take(image.data, 0, axis=thin)
+    plane = plane_of(image.grid)
+    return Image(data, plane.affine, image.channels)
 
 
 def is_slice(grid: Grid) -> bool:
@@ -186,4 +188,7 @@ def plane_of(grid: Grid) -> Grid:
         return grid
     first, second = axes_in_plane(grid)
     shape = (grid.shape[first], grid.shape[second])
-    return Grid(shape, np.diag([grid.spacing[first], grid.spacing[second], 1.0]))
+    across = grid.spacing[first]
+    down = grid.spacing[second]
+    affine = np.diag([across, down, 1.0])
+    return Grid(shape, affine)

@@ -74,7 +74,9 @@ def on_slice(image: Image, place: Grid | None) -> Image:
     """
     if place is None or image.grid.dimension == 3 or not is_slice(place):
         return image
-    return Image(np.expand_dims(image.data, slice_axis(place)), place.affine, image.channels)
+    thin = slice_axis(place)
+    data = np.expand_dims(image.data, thin)
+    return Image(data, place.affine, image.channels)
 
 
 def axis_codes(grid: Grid) -> str:

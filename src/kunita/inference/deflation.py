@@ -75,13 +75,14 @@ class Deflation:
         lattice = information.cells.lattice
         gains = information.node_precisions() * system.flow.grid.variance
         is_informed = gains > LEAST_GAIN
+        d, num_sites = system.shape
+        landmarks = np.arange(lattice.num_nodes, num_sites)[: most // (2 * d)]
         chosen = lattice.subset(distance)
-        while np.sum(is_informed[chosen]) * system.shape[0] > most:
+        while (np.sum(is_informed[chosen]) + len(landmarks)) * d > most:
             distance *= WIDER
             chosen = lattice.subset(distance)
-        landmarks = np.arange(lattice.num_nodes, system.shape[1])[: most // system.shape[0]]
-        informed = np.concatenate([chosen[is_informed[chosen]], landmarks])
-        return cls.of(system, informed) if len(informed) else None
+        sites = np.concatenate([chosen[is_informed[chosen]], landmarks])
+        return cls.of(system, sites) if len(sites) else None
 
     def coefficients(self, projections: Float[Array, "c k"]) -> Float[Array, "c k"]:
         """(ZᵀAZ)⁻¹y."""

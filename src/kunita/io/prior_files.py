@@ -49,17 +49,7 @@ def read_prior(path: str | os.PathLike) -> Prior:
     """Read a prior that `write_prior` or a person wrote: `kernel` and `noise_mm` are all that is
     needed.
     """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path}: not a prior that could be read ({error})") from error
-    if not isinstance(document, dict) or "kernel" not in document:
-        raise FileError.at(path, None, "a prior, an object with a 'kernel'", str(document))
-    if document.get("format", FORMAT) != FORMAT or OF_SUMMARIES in document:
-        raise FileError(
-            f"{path}: expected a prior, as `kunita tune` writes it, found another kind of file, "
-            "such as the summary of a registration"
-        )
+    document = _document_of_prior(path)
     try:
         return Prior(
             _kernel(document["kernel"]),
@@ -77,6 +67,22 @@ def read_prior(path: str | os.PathLike) -> Prior:
         raise FileError(
             f"{path}: not a complete prior ({type(error).__name__}: {error})"
         ) from error
+
+
+def _document_of_prior(path: str | os.PathLike) -> dict[str, Any]:
+    """What a file holds, if it is a prior."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path}: not a prior that could be read ({error})") from error
+    if not isinstance(document, dict) or "kernel" not in document:
+        raise FileError.at(path, None, "a prior, an object with a 'kernel'", str(document))
+    if document.get("format", FORMAT) != FORMAT or OF_SUMMARIES in document:
+        raise FileError(
+            f"{path}: expected a prior, as `kunita tune` writes it, found another kind of file, "
+            "such as the summary of a registration"
+        )
+    return document
 
 
 def _kernel(document: Any) -> AbstractKernel:

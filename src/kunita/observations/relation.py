@@ -264,8 +264,11 @@ def _tried(
 ) -> float:
     """A measure of agreement where the nodes are; zero where too little is compared."""
     compared = _compared(level, arrivals)
-    share = compared.counts.sum() / max(level.counts.sum(), 1)
-    return measure(compared) if share > LEAST_SHARE else 0.0
+    whole = max(level.counts.sum(), 1)
+    share = compared.counts.sum() / whole
+    if share < LEAST_SHARE:
+        return 0.0
+    return measure(compared)
 
 
 def _reversal(
