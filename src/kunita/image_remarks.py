@@ -130,12 +130,11 @@ def _relation_remarks(relation: Relation) -> Iterator[str]:
     reversal = relation.reversal
     inversion = relation.inversion
     if relation.is_inverted and inversion is not None:
-        distrust = "" if relation.is_found else "; do not trust this registration"
         yield (
             "init seems to point the wrong way: before the flow the gradients of the images are "
             f"correlated by {inversion.before:.2f} with it, and by {inversion.after:.2f} with its "
             "inverse; a file is taken in the direction of forward_xfm, from fixed to moving "
-            f"points, and a matrix from moving to fixed points{distrust}"
+            "points, and a matrix from moving to fixed points; do not trust this registration"
         )
     elif relation.is_mirrored and reversal is not None:
         yield (

@@ -103,7 +103,8 @@ class Relation:
         after: of fine images, where the flow carries them.
         chance: what the first may be by chance; above one in images too small to tell.
         reversal: what reversing axes of the moving image would change; None if that was not asked.
-        inversion: what the inverse of an alignment that was given would change; None if none was.
+        inversion: what the inverse of an alignment that was given would change; None if none was,
+            or if the images are related.
         within: the correlation that three quarters of the parts of the fine images exceed after the
             flow.
     """
@@ -185,14 +186,17 @@ def relation(
     before = coarse.compare(aligned.positions, aligned.jacobians)
     after = fine.compare(arrived.positions, arrived.jacobians)
     chance = _chance(pair, float(before.counts.sum() * np.prod(coarse.spacing)))
-    return Relation(
+    found = Relation(
         before=correlation_of_slopes(before),
         after=correlation_of_slopes(after),
         chance=deviations * chance,
         reversal=_reversal(coarse, (before, aligned), lattice, chance),
-        inversion=_inversion((coarse, fine), aligned, inverted, chance),
         within=agreement_of_parts(after, fine),
     )
+    if inverted is None or found.is_found:
+        return found
+    inversion = _inversion((coarse, fine), aligned, inverted, chance)
+    return dataclasses.replace(found, inversion=inversion)
 
 
 def agreement_of_parts(compared: Comparison, level: IntensityLevel) -> float:
@@ -231,15 +235,13 @@ def _sums_of_parts(values: Float[Array, " k"], level: IntensityLevel) -> Float[A
 def _inversion(
     levels: tuple[IntensityLevel, IntensityLevel],
     aligned: Arrivals,
-    inverted: Arrivals | None,
+    inverted: Arrivals,
     chance: float,
-) -> Inversion | None:
+) -> Inversion:
     """What the inverse of an alignment would change: of coarse images, or of parts of fine ones.
 
     Coarse images find each other from farther away, and parts tell where outlines do not.
     """
-    if inverted is None:
-        return None
     coarse, fine = levels
     whole = Inversion(
         before=correlation_of_slopes(_compared(coarse, aligned)),
