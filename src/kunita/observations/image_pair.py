@@ -112,17 +112,16 @@ class ImagePair:
     def level(self, lattice: Lattice, smoothing: Smoothing) -> IntensityLevel:
         """The pair at one smoothing, on a regular part of the moving image's voxels."""
         d = self.moving.dimension
-        values, slopes = self._moving_features(smoothing.width)
         places = self._places(smoothing)
-        chosen = np.ix_(*places)
+        values, slopes = self._moving_features(smoothing.width, np.ix_(*places))
         view = lattice.at([place.astype(float) for place in places])
         strides = np.array([p[1] - p[0] if len(p) > 1 else 1 for p in places])
         num_channels = values.shape[-1]
         return IntensityLevel(
             view=view,
-            values=values[chosen].reshape(-1, num_channels),
-            slopes=slopes[chosen].reshape(-1, num_channels, d),
-            counts=self.moving.mask[chosen].ravel().astype(np.float32),
+            values=values.reshape(-1, num_channels),
+            slopes=slopes.reshape(-1, num_channels, d),
+            counts=self.moving.mask[np.ix_(*places)].ravel().astype(np.float32),
             fixed=self._fixed_features(smoothing.width),
             smoothing=smoothing.width * self.voxel,
             spacing=strides * self.moving.spacing,
@@ -140,9 +139,9 @@ class ImagePair:
         return places
 
     def _moving_features(
-        self, width: float
-    ) -> tuple[Float[Array, "*grid c"], Float[Array, "*grid c d"]]:
-        """Features of the moving image, and their gradients per mm of moving space."""
+        self, width: float, chosen: tuple[np.ndarray, ...]
+    ) -> tuple[Float[Array, "*some c"], Float[Array, "*some c d"]]:
+        """Features of the moving image at some voxels, and gradients per mm of moving space."""
         side = self.moving
         d = side.dimension
         values = features(side.data, side.spacing, self.metric, width, self.voxel, self.options)
@@ -150,10 +149,10 @@ class ImagePair:
         # Differences of neighbours lose a part of what is fine, and widen the regions. On textures
         # with correlated noise (condition C of benchmarks/image_truth.py, seeds 0 to 11) those of
         # 50 % held 54 % with them, and hold 50.
-        by_axis = [splines.slopes_at_nodes(values, axis) for axis in range(d)]
+        by_axis = [splines.slopes_at_nodes(values, axis)[chosen] for axis in range(d)]
         per_voxel = np.stack(by_axis, axis=-1)
         to_voxels = np.linalg.inv(side.affine[:d, :d])
-        return values, per_voxel @ to_voxels.astype(np.float32)
+        return values[chosen], per_voxel @ to_voxels.astype(np.float32)
 
     def _fixed_features(self, width: float) -> FixedFeatures:
         side = self.fixed
