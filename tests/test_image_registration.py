@@ -415,6 +415,21 @@ def test_landmarks_that_are_not_used_are_named_and_kept_in_the_record(pair):
     assert len(landmark_rows(reg).names) == 3
 
 
+def test_a_noise_that_is_a_guess_is_said_and_nothing_of_a_kernel_that_is_not_used(pair):
+    moving = np.array([[20.0, 20.0], [44.0, 24.0]])
+    with pytest.warns(kunita.KunitaWarning, match="do not determine their noise") as caught:
+        kunita.register(
+            moving,
+            pair.truth(moving),
+            moving_image=pair.moving,
+            fixed_image=pair.fixed,
+            kernel=KERNEL,
+            metric="ssd",
+            init=np.eye(3),
+        )
+    assert not any("length scale" in str(one.message) for one in caught)
+
+
 def test_exact_landmarks_count_as_good_to_a_fiftieth_of_a_voxel(pair):
     moving = np.array([[20.0, 20.0], [44.0, 24.0], [30.0, 46.0]])
     given = {

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -32,6 +32,7 @@ from kunita.inference.image_fit import (
 )
 from kunita.inference.image_search import ImageProgress, Marks
 from kunita.inference.image_trend import seen_trend
+from kunita.inference.intervals import EstimatedParameter
 from kunita.inference.lattice_model import SiteInformation
 from kunita.inference.lattice_posterior import Draws
 from kunita.inference.sandwich import SandwichRatio, sandwich_ratio
@@ -196,7 +197,18 @@ def _check_marks(
         return GivenMarks(pairs, marked, remarks)
     with jax.enable_x64(True):
         fitted = fit_pairs(marked, Setting(align=setting.align))
-    return GivenMarks(pairs, marked.with_noise(fitted.noise), remarks + fitted.remarks)
+    remarks += tuple(_remarks_of_noise(fitted.estimate.parameters))
+    return GivenMarks(pairs, marked.with_noise(fitted.noise), remarks)
+
+
+def _remarks_of_noise(parameters: Sequence[EstimatedParameter]) -> Iterator[str]:
+    """Whether the noise of the landmarks is a guess; their own kernel is not that of the images."""
+    for one in parameters:
+        if one.name == "noise" and not one.identified:
+            yield (
+                f"the landmarks beside the images do not determine their noise: {one.value:.2g} "
+                "was used, a guess on which their weight depends; give noise"
+            )
 
 
 def register_images(
